@@ -1,7 +1,7 @@
-"""Computes the helper's answer to a request: noisy sums of shares, or a refusal.
+"""Computation of the helper's answer to a request: noisy sums of shares, or a refusal.
 
-Everything that a leader or a client sends is bounded: a request is checked as a whole before a share of it is opened,
-and noise is drawn after the last check.
+The size of all input from a leader or a client is limited. A request is checked completely before any of its shares is
+opened, and noise is drawn after the last check.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ if TYPE_CHECKING:
     from fedping.server_jobs.privacy.noise import Noise
 
 OLDEST = timedelta(days=7)
-"""Maximum age of a request; long enough for files that people carry over a weekend."""
+"""Maximum age of a request; long enough for files that people carry from one server to the other over a weekend."""
 
 CLOCKS_APART = timedelta(minutes=10)
 """Maximum time that a leader's clock may be ahead."""
 
 _MOST_SHOWN = 4
-"""Maximum number of digests in a refusal."""
+"""Maximum number of digests that a refusal lists."""
 
 _MASKS_AT_A_TIME = 1 << 20
-"""Bytes of masks in memory at a time, up to a few copies; the mask of a client has 8 bytes a number."""
+"""Bytes of masks computed at a time (memory holds a few copies); a client's mask has 8 bytes a number."""
 
 
 class Key(NamedTuple):
@@ -77,15 +77,15 @@ def arms_answered(
     """Return the sums of the helper's shares by arm, with noise, in the order of the request.
 
     A share is left out, and its position returned, if it can't be opened as the request describes it, was sealed for an
-    offer that is not in ``keys`` or has other terms, or belongs to a document that is in an earlier answer: clients
-    choose their ids, and could otherwise block the answer to the others. Memory does not grow with the number of
-    clients, except for these positions.
+    offer that is not in ``keys`` or has other terms, or belongs to a document that is in an earlier answer. Such a
+    document doesn't invalidate the request, because clients choose document ids and could otherwise block an answer.
+    Memory does not grow with the number of clients, except for these positions.
 
     Args:
         terms: the terms of the line, as the helper has pinned them.
         keys: the keys, by the id of the offer.
         request: a request for that study and line; the caller checks its signature, time and version.
-        noise: draws the noise, d numbers for each arm, once, after everything else.
+        noise: draws the noise, d numbers for each arm, once, after all other steps.
         threads: number of threads that open shares.
         used: the documents that are in an earlier answer.
 
@@ -142,7 +142,7 @@ def check_age(request: Request, now: datetime) -> None:
 
 
 def check_form(terms: Terms, request: Request) -> None:
-    """Raise :class:`Refused` if a request is not a valid one for a line of these terms; shares are not opened."""
+    """Raise :class:`Refused` if a request is not valid for a line with these terms; shares are not opened."""
     if (request.study, request.line) != (terms.study, terms.line):
         raise Refused("unknown", f"the request is for line '{request.line}' of study '{request.study}', another one")
     names = [arm.arm for arm in request.arms]
@@ -167,12 +167,12 @@ def check_form(terms: Terms, request: Request) -> None:
 
 
 def bytes_a_client(terms: Terms) -> int:
-    """Return the number of bytes of each client in a request."""
+    """Return the number of bytes that a request has for each client."""
     return sum(_widths(terms).values())
 
 
 def _widths(terms: Terms) -> dict[str, int]:
-    """Return the number of bytes of each client in the parts of a request, by their names in :class:`AskedArm`."""
+    """Return the number of bytes that each part of a request has for a client, by its name in :class:`AskedArm`."""
     votes, public, prepared = votes_in(terms), 0, 0
     if votes is not None:
         from fedping.protocol.proofs.prio3 import sizes
@@ -189,7 +189,7 @@ def _widths(terms: Terms) -> dict[str, int]:
 
 
 def _check_lengths(terms: Terms, request: Request, arm: AskedArm) -> None:
-    """Raise :class:`Refused` if the length of an arm's part does not follow from its clients and the terms."""
+    """Raise :class:`Refused` if the length of an arm's part doesn't match the number of its clients and the terms."""
     k, key_bytes = arm.clients, 0
     for part, width in _widths(terms).items():
         length, expected = len(getattr(arm, part)), k * width
@@ -242,8 +242,8 @@ class _Opened(NamedTuple):
 
     Attributes:
         total: the sum of the numbers.
-        refused: the places of clients that don't count, ascending.
-        digests: number of clients that were served the weights of each digest, where shares have digests.
+        refused: the positions of clients that don't count, ascending.
+        digests: number of clients by the digest of the weights that they were served, if shares have digests.
     """
 
     total: Elements
@@ -263,7 +263,7 @@ class _Shares(NamedTuple):
 
     @property
     def ring(self) -> Ring:
-        """The ring of their sums."""
+        """The ring in which the shares are summed."""
         return PRIME if self.terms.proofs else WORDS
 
     @property
@@ -273,7 +273,7 @@ class _Shares(NamedTuple):
         return self.terms.numbers if votes is None else votes.bits
 
     def numbers(self, places: range) -> tuple[Elements, list[int], Counter[bytes]]:
-        """Return the numbers of clients at ``places`` that count, the places of the others, and digests of weights.
+        """Return the numbers of clients at ``places`` that count, the places of other clients, and digests of weights.
 
         The numbers have the shape (used, size).
         """
@@ -292,7 +292,7 @@ class _Shares(NamedTuple):
     def _proven(
         self, votes: Votes, places: NDArray[np.intp], shares: list[bytes]
     ) -> tuple[Elements, NDArray[np.bool_]]:
-        """Return the shares of the clients' bits, and whether each client has proven that they are bits."""
+        """Return the shares of the clients' bits, and whether each client has proven that its numbers are bits."""
         from fedping.protocol.proofs.prio3 import Side, prepare, valid
 
         terms, arm = self.terms, self.arm
@@ -347,7 +347,7 @@ def _opened_part(shares: _Shares, places: range) -> _Opened:
 
 
 def _with_noise(total: Elements, terms: Terms, noise: Noise) -> Elements:
-    """Return a sum of vectors with the noise that the terms promise."""
+    """Return a sum of vectors plus the noise that the terms require."""
     drawn: NDArray[np.int64] = noise.integers(terms.sigma, terms.numbers)
     votes = votes_in(terms)
     if votes is None:
@@ -356,7 +356,7 @@ def _with_noise(total: Elements, terms: Terms, noise: Noise) -> Elements:
 
 
 def _in_words(span: timedelta) -> str:
-    """Return a length of time in words: "3 days", "25 minutes"."""
+    """Return a duration as text: "3 days", "25 minutes"."""
     for unit, seconds in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
         if span.total_seconds() >= 2 * seconds:
             return f"{span.total_seconds() / seconds:.0f} {unit}"

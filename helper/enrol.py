@@ -1,4 +1,4 @@
-"""Joins lines: pins their terms from the study's public file, makes offers, rotates and retires keys."""
+"""Joining lines: pinning their terms from the study's public file, making offers, rotating and retiring keys."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read_public_study(file: Path) -> PublicStudy:
     """Return a study from the file that its clients fetch.
 
     Raises:
-        InvalidSettings: the file can't be read, or is not such a file.
+        InvalidSettings: the file can't be read, or is not a public study.
         NewerFormat: a later version of fedping has written it.
     """
     try:
@@ -45,7 +45,7 @@ def read_public_study(file: Path) -> PublicStudy:
 
 
 def line_of(study: PublicStudy, name: str | None, helper: Identity) -> PublicLine:
-    """Return the line of a name, or the only line that names the helper.
+    """Return the line of this name, or without a name the only line that names the helper.
 
     Raises:
         InvalidSettings: no line, or without a name several lines, of the study name the helper.
@@ -74,14 +74,14 @@ def _helper_of(line: PublicLine) -> str | None:
 
 
 def join(folder: HelperFolder, study: PublicStudy, line: PublicLine, leader: Identity) -> tuple[Offer, bool]:
-    """Pin a line, and return the helper's offer for it, and whether the line is new.
+    """Pin a line; return the helper's offer for it, and whether the line is new.
 
     A line that is pinned already, with the same terms, keeps its newest offer. Until a version is answered, its leader
     can be corrected, with a new offer, because a wrong identity is noticed at the leader's first request. Shares sealed
     for the earlier offer are not opened for another leader.
 
     Raises:
-        InvalidSettings: a helper can't join a line of such settings, or it is pinned with others.
+        InvalidSettings: a helper can't join a line with these settings, or the line is pinned with other settings.
     """
     with folder.records() as records, records.writing():
         pinned = records.line(study.name, line.name)
@@ -130,9 +130,9 @@ def rotate(folder: HelperFolder, study: str, line: str) -> Offer:
 
 
 def retire(folder: HelperFolder, study: str, line: str) -> list[bytes]:
-    """Delete the keys of all offers of a line but the newest; return the ids of offers that were not retired before.
+    """Delete the keys of all offers of a line except the newest; return the ids of the newly retired offers.
 
-    Shares that were sealed for them can never be opened again.
+    Shares that were sealed for these offers can never be opened again.
 
     Raises:
         InvalidSettings: the line is not pinned.
@@ -155,10 +155,10 @@ def current(offers: Sequence[Offered]) -> Offer:
 
 
 def pinned_line(records: Records, study: str, line: str) -> Pinned:
-    """Return a line of the records.
+    """Return a line from the records.
 
     Raises:
-        InvalidSettings: the helper has not joined it.
+        InvalidSettings: the helper has not joined the line.
     """
     pinned = records.line(study, line)
     if pinned is None:
@@ -187,13 +187,13 @@ def keys_of(folder: HelperFolder, offers: Sequence[Offered]) -> dict[bytes, Key]
 
 
 def _renewed(folder: HelperFolder, terms: Terms) -> Offer:
-    """Return an offer of terms with a new key."""
+    """Return an offer with the same terms and a new key."""
     private = new_private_key(terms.seal)
     return _kept(folder, replace(terms, key=public_key(terms.seal, private).hex(), made=utc_now()), private)
 
 
 def _kept(folder: HelperFolder, terms: Terms, private: bytes) -> Offer:
-    """Return the offer of terms, after its key is written to disk, so that offered shares can be opened."""
+    """Return the offer with these terms, after writing its key to disk, so that shares sealed for it can be opened."""
     offer = signed_offer(terms, folder.key)
     write_secret(folder.key_file(offer.id), private)
     return offer
@@ -206,10 +206,10 @@ def _seal(line: PublicLine) -> Seal:
 
 
 def _checked(study: PublicStudy, line: PublicLine, leader: Identity, key: bytes, made: str) -> Terms:
-    """Return the terms of a line, after checking that they keep the promises of its settings.
+    """Return the terms of a line, after checking that they provide the guarantees of its settings.
 
     Raises:
-        InvalidSettings: they break a promise, or need something that this helper can't do.
+        InvalidSettings: the terms don't provide a guarantee, or this helper doesn't support them.
     """
     from fedping.server_jobs.privacy.budget import beyond_promise
     from fedping.server_jobs.privacy.noise import checked_sigma

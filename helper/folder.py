@@ -1,4 +1,4 @@
-"""A helper's folder, with its keys and records, and backups of it.
+"""A helper's folder, with its keys and records, and backups of the folder.
 
 helper.key           the secret that the helper's identity is derived from
 keys/<offer>.key     the private key of an offer; deleted when the offer is retired
@@ -6,9 +6,9 @@ helper.sqlite        lines, offers, answers and the documents in them (`fedping.
 
 Only the owner may read the keys.
 
-A backup lacks the answers that were made after it. Answering these requests again would release a second sum, with
-other noise or without one client, and so reveal clients. So a backup answers nothing until it is restored, and then
-only from a version on that its operator has asked the leader for.
+A backup lacks later answers. Answering these requests again would release a second sum, with other noise or without one
+client, and so reveal clients. So a backup answers nothing until it is restored, and then only from a certain version
+on, which its operator gets from the leader's operator.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PURPOSE = "fedping helper v1"
 
 @dataclass(frozen=True)
 class HelperFolder:
-    """A helper's folder, opened: see :func:`open_folder`."""
+    """An opened folder of a helper; see :func:`open_folder`."""
 
     path: Path
     secret: bytes = field(repr=False)
@@ -53,7 +53,7 @@ class HelperFolder:
         return identity_of(self.key)
 
     def records(self) -> Records:
-        """Open the records, for the caller to close. Each thread and process opens its own."""
+        """Open the records; the caller closes them. Each thread and process must open them separately."""
         return open_records(self.path / "helper.sqlite", self.identity)
 
     def key_file(self, offer: bytes) -> Path:
@@ -62,10 +62,10 @@ class HelperFolder:
 
 
 def make_helper(path: Path) -> HelperFolder:
-    """Make a helper's folder, with a new identity and no lines.
+    """Create a helper's folder, with a new identity and no lines.
 
     Raises:
-        FedpingError: the folder is a helper's already, or it can't be written.
+        FedpingError: the folder already belongs to a helper, or can't be written.
     """
     if (path / "helper.key").exists():
         raise FedpingError(f"{path} is already a helper's folder, and keeps its identity. Give another with --folder")
@@ -80,7 +80,7 @@ def make_helper(path: Path) -> HelperFolder:
 
 
 def make_empty(path: Path) -> None:
-    """Make the folders, readable by their owner only, without records."""
+    """Create the folders, readable only by their owner, without records."""
     make_folder(path)
     path.chmod(0o700)
     (path / "keys").mkdir(mode=0o700, exist_ok=True)
@@ -91,7 +91,7 @@ def open_folder(path: Path) -> HelperFolder:
     """Open a helper's folder.
 
     Raises:
-        InvalidSettings: it is not a helper's folder, or others than its owner may read its key.
+        InvalidSettings: it is not a helper's folder, or users other than its owner may read its key.
     """
     if not (path / "helper.key").exists():
         raise InvalidSettings(f"{path} is not a helper's folder; make one with 'fedping helper init', or give --folder")
@@ -106,7 +106,7 @@ def read_secret(path: Path, size: int) -> bytes:
         size: the size of the secret, in bytes.
 
     Raises:
-        InvalidSettings: the file can't be read, has no such secret, or others than its owner may read it.
+        InvalidSettings: the file can't be read, has no such secret, or users other than its owner may read it.
     """
     try:
         text, mode = path.read_text().strip(), path.stat().st_mode
@@ -122,7 +122,7 @@ def read_secret(path: Path, size: int) -> bytes:
 
 
 def back_up(folder: HelperFolder, to: Path) -> None:
-    """Copy a helper's folder with its keys to a new one, also while the helper answers.
+    """Copy a helper's folder with its keys to a new folder; the helper may answer meanwhile.
 
     Raises:
         FedpingError: the new folder exists and is not empty, or can't be written.
@@ -140,15 +140,15 @@ def back_up(folder: HelperFolder, to: Path) -> None:
 
 
 def restore(backup: Path, to: Path, first: Mapping[tuple[str, str], int]) -> HelperFolder:
-    """Make a helper's folder from a backup, and return it.
+    """Create a helper's folder from a backup, and return it.
 
     Args:
         backup: the backup, which is not changed.
-        to: the folder to make, which must not exist or be empty.
-        first: by study and line, the first version that may be answered: one after the newest that the leader has.
+        to: the folder to create; it must not exist, or must be empty.
+        first: the first version that may be answered, by study and line: the version after the leader's newest.
 
     Raises:
-        InvalidSettings: ``first`` lacks a line of the backup, or has one that is not in it.
+        InvalidSettings: ``first`` lacks a line of the backup, or has a line that is not in the backup.
         FedpingError: ``to`` is not empty, or the backup can't be read.
     """
     _refuse_existing(to)
@@ -182,7 +182,7 @@ def _refuse_existing(to: Path) -> None:
 
 
 def _copy_keys(folder: HelperFolder, to: Path) -> None:
-    """Copy the keys of offers that the folder does not have yet."""
+    """Copy those keys of offers that the new folder does not have yet."""
     for key in sorted((folder.path / "keys").glob("*.key")):
         if not (to / "keys" / key.name).exists():
             with suppress(FileNotFoundError):  # retired a moment ago

@@ -1,12 +1,12 @@
-"""A helper's records, in SQLite: the lines it has pinned, its offers, its answers, and the documents in them.
+"""A helper's records in SQLite: its pinned lines, its offers, its answers, and the documents in the answers.
 
-An answer and its documents are written in one transaction, which is on disk before a byte of the answer is sent. A
-version has one answer and a document is in one answer, because these are keys of tables: of two processes that answer
-the same request, one writes.
+An answer and its documents are written in one transaction, which is on disk before a byte of the answer is sent.
+Versions and documents are keys of tables, so a version has one answer, and a document is in one answer: if two
+processes answer the same request, only one of them can write.
 
-A copy of the records lacks later answers, and would answer their requests again, with other noise. So the records know
-the file that they were made in, and a copy must be restored (`fedping.helper.folder`), with the first version that each
-line may answer.
+A copy of the records lacks later answers, so that a helper with it would answer their requests again, with other noise.
+So the records identify their original file, and a copy must be restored (`fedping.helper.folder`), with the first
+version of each line that may be answered.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from fedping.protocol.sharing.offer import Offer
 
 FORMAT = 1
 BUSY_SECONDS = 60.0
-"""Seconds that a process waits for another that is writing: a million documents take some seconds."""
+"""Maximum seconds to wait while another process writes; a million documents take some seconds."""
 
 LAST_VERSION = 2**63 - 1
-"""The largest number that SQLite holds."""
+"""The largest version, which is the largest number that SQLite can store."""
 
 _SCHEMA = """
 CREATE TABLE folder (identity TEXT NOT NULL, file TEXT NOT NULL);
@@ -52,18 +52,18 @@ _LOOKED_UP_AT_ONCE = 500
 
 
 class Unavailable(FedpingError):
-    """The records exist, but can't be opened now: the disk is full, or a permission is missing."""
+    """The records exist but can't be opened now, such as on a full disk or without permission."""
 
 
 class Pinned(NamedTuple):
-    """A line that a helper takes part in.
+    """A line that a helper has joined.
 
     Attributes:
-        number: the line's, in the records.
-        study: its study.
+        number: the line's number in the records.
+        study: the name of its study.
         line: its name.
-        rounds: maximum number of answered versions by its guarantee; None for any number.
-        first: earlier versions are not answered, unless they are in the records.
+        rounds: maximum number of answered versions under the line's guarantee; None for any number.
+        first: first version that may be answered; earlier versions only if their answers are in the records.
     """
 
     number: int
@@ -74,7 +74,7 @@ class Pinned(NamedTuple):
 
 
 class Offered(NamedTuple):
-    """An offer, and when it was retired; None if it was not."""
+    """An offer, and the time when it was retired; None if it was not retired."""
 
     offer: Offer
     retired: str | None
@@ -88,13 +88,13 @@ class Answered(NamedTuple):
 
 
 class NewAnswer(NamedTuple):
-    """An answer to be kept.
+    """An answer to be recorded.
 
     Attributes:
-        version: the version that it is for.
+        version: the version that the answer is for.
         answered: the request's digest, and the answer.
-        made: when, in UTC, as ISO 8601.
-        refused: the number of clients that it leaves out.
+        made: time of the answer, ISO 8601 in UTC.
+        refused: the number of clients that the answer leaves out.
     """
 
     version: int
@@ -107,8 +107,9 @@ class Totals(NamedTuple):
     """The totals of a line's records.
 
     Attributes:
-        answers: number of answers; in a restored folder, versions before its first one count as answered.
-        newest: the newest version that is answered, and when; None if there is none.
+        answers: number of answers; in a restored folder, all versions before the first allowed version count as
+            answered.
+        newest: the newest answered version and the answer's time; None if no version was answered.
         documents: number of document ids.
     """
 
@@ -118,7 +119,7 @@ class Totals(NamedTuple):
 
 
 class Records:
-    """The records of a helper, open; a context manager that closes them."""
+    """The opened records of a helper; a context manager that closes them."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
@@ -131,7 +132,7 @@ class Records:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Write everything in the block in one transaction; other processes wait."""
+        """Combine all writes of the block in one transaction; other processes wait."""
         self._database.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -168,23 +169,23 @@ class Records:
         return [Offered(Offer(terms=terms, signature=signature), retired) for terms, signature, retired in rows]
 
     def add_offer(self, line: int, offer: Offer) -> None:
-        """Keep a new offer of a line."""
+        """Record a new offer of a line."""
         self._database.execute(
             "INSERT INTO offers (id, line, terms, signature) VALUES (?, ?, ?, ?)",
             (offer.id, line, offer.terms, offer.signature),
         )
 
     def retire(self, offer: bytes, when: str) -> None:
-        """Note that an offer is retired."""
+        """Record that an offer is retired."""
         self._database.execute("UPDATE offers SET retired = ? WHERE id = ?", (when, offer))
 
     def answered(self, line: int, version: int) -> Answered | None:
-        """Return the answer to a version; None if there is none."""
+        """Return the recorded answer for a version; None if there is none."""
         rows = self._all("SELECT request, answer FROM answers WHERE line = ? AND version = ?", line, version)
         return Answered(*rows[0]) if rows else None
 
     def answer_to(self, request: str) -> bytes | None:
-        """Return the answer to the request of a digest; None if there is none."""
+        """Return the answer to the request with this digest; None if there is none."""
         rows = self._all("SELECT answer FROM answers WHERE request = ?", request)
         return rows[0][0] if rows else None
 
@@ -196,7 +197,7 @@ class Records:
         return Totals(answers, newest[0] if newest else None, documents)
 
     def answers(self, line: int) -> int:
-        """Return the number of a line's versions that are answered, or may have been before the folder was restored."""
+        """Return the number of a line's versions that were answered, or may have been before a backup was restored."""
         [[answers]] = self._all(
             "SELECT first + (SELECT count(*) FROM answers WHERE line = lines.id AND version >= first) "
             "FROM lines WHERE id = ?",
@@ -206,11 +207,11 @@ class Records:
         return number
 
     def used(self, line: int, documents: Sequence[bytes]) -> frozenset[bytes]:
-        """Return the documents among the given ones that are in an answer.
+        """Return those of the given documents that are in an answer.
 
         Args:
             line: the line's number.
-            documents: ids of 16 bytes, one after the other, of each arm.
+            documents: for each arm, the document ids of 16 bytes, one after the other.
         """
         if not self._all("SELECT 1 FROM documents WHERE line = ? LIMIT 1", line):
             return frozenset()
@@ -223,13 +224,13 @@ class Records:
         return frozenset(used)
 
     def keep(self, line: int, new: NewAnswer, documents: Sequence[bytes], *, but: Set[bytes] = frozenset()) -> None:
-        """Keep an answer and its documents; call it within :meth:`writing`.
+        """Record an answer and its documents; call this within :meth:`writing`.
 
         Args:
             line: the line's number.
             new: the answer.
-            documents: ids of 16 bytes, one after the other, of each arm.
-            but: the documents among them that are in an earlier answer.
+            documents: for each arm, the document ids of 16 bytes, one after the other.
+            but: those of the documents that are in an earlier answer.
 
         Raises:
             Refused: a document is in an answer that another process has made in the meantime.
@@ -250,7 +251,7 @@ class Records:
             ) from error
 
     def copy_to(self, path: Path) -> None:
-        """Write a copy to a new file, which must be restored before it can be used."""
+        """Copy the records to a new file; the copy must be restored before it can be used."""
         copy = sqlite3.connect(path, isolation_level=None)
         try:
             self._database.backup(copy)
@@ -265,7 +266,7 @@ class Records:
 
 
 def make_records(path: Path, identity: str) -> None:
-    """Make empty records of a helper in a new file.
+    """Create empty records of a helper in a new file.
 
     Raises:
         OSError: the file can't be written.
@@ -289,11 +290,12 @@ def open_records(path: Path, identity: str, *, a_copy: bool = False) -> Records:
     Args:
         path: the file of the records.
         identity: the helper's identity.
-        a_copy: whether a copy, as of a backup, may be opened.
+        a_copy: whether a copy, such as a backup, may be opened.
 
     Raises:
-        Unavailable: they can't be opened now.
-        FedpingError: they are missing, damaged, another helper's, a newer fedping's, or a copy that is not allowed.
+        Unavailable: the records can't be opened now.
+        FedpingError: the records are missing or damaged, belong to another helper or a newer fedping, or are a copy
+            that may not be opened.
     """
     if not path.exists():
         raise FedpingError(f"the records {path} are missing; restore the folder from a backup")
@@ -329,7 +331,7 @@ def open_records(path: Path, identity: str, *, a_copy: bool = False) -> Records:
 
 
 def adopt(path: Path) -> None:
-    """Mark a copy as the records of the folder that it is in."""
+    """Mark a copy as the original records of the folder that it is in."""
     database = _connected(path)
     try:
         database.execute("UPDATE folder SET file = ?", (_file(path),))
@@ -347,7 +349,7 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 
 def _file(path: Path) -> str:
-    """Return the device and inode of a file, which its copies don't have."""
+    """Return the device and inode of a file, which distinguish the file from its copies."""
     stat = path.stat()
     return f"{stat.st_dev}:{stat.st_ino}"
 

@@ -1,4 +1,4 @@
-"""Answers requests as they arrive: one answer for each version, written to disk before it is sent."""
+"""Answering requests as they arrive: one answer for each version, written to disk before it is sent."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from fedping.server_jobs.privacy.noise import Noise, SystemNoise
 MOST_ARMS = 64
 
 _AROUND = 16_384
-"""Bytes of a request without its clients: the signature, names, and positions of the parts."""
+"""Maximum bytes of a request apart from its clients: the signature, names, and positions of the parts."""
 
 
 class _Heading(Struct, frozen=True):
-    """The small part of a request that is read before its signature is checked."""
+    """The few fields of a request that are read before its signature is checked."""
 
     study: Name
     line: Name
@@ -51,7 +51,7 @@ class _Heading(Struct, frozen=True):
 
 
 class Reply(NamedTuple):
-    """An answer, and the facts about it that may be logged.
+    """An answer, and facts about the answer that may be logged.
 
     Attributes:
         data: the answer in the form that is sent.
@@ -59,8 +59,8 @@ class Reply(NamedTuple):
         line: the line.
         version: the version that the answer is for.
         clients: number of clients in the request.
-        refused: number of them that the answer leaves out.
-        again: whether the request was answered before.
+        refused: number of clients that the answer leaves out.
+        again: whether the request had been answered before.
     """
 
     data: bytes
@@ -81,7 +81,7 @@ def reply(
     threads: int = 1,
     on_step: Callable[[str], None] = lambda _: None,
 ) -> Reply:
-    """Return the answer to a request, after writing it to disk; the same request gets the same bytes.
+    """Return the answer to a request, after writing the answer to disk; the same request gets the same bytes.
 
     Args:
         folder: the helper's folder.
@@ -92,7 +92,7 @@ def reply(
         on_step: called with each finished step: "read", "searched", "looked", "summed", "signed", "written", "kept".
 
     Raises:
-        Refused: there is no answer, for a reason that the sender may learn. Nothing of the request is kept.
+        Refused: the request is refused, for a reason that the sender may learn. Nothing of the request is stored.
         FedpingError: the helper's folder is faulty.
     """
     try:
@@ -168,7 +168,7 @@ def read_request(folder: HelperFolder, file: Path) -> bytes:
     """Return the bytes of a file with a request.
 
     Raises:
-        InvalidSettings: the file can't be read, or is longer than any request of the helper's lines.
+        InvalidSettings: the file can't be read, or is longer than any request for the helper's lines.
     """
     with folder.records() as records:
         newest = [current(records.offers(each.number)) for each in records.lines()]
@@ -186,10 +186,10 @@ def read_request(folder: HelperFolder, file: Path) -> bytes:
 
 
 def write_answer(file: Path, data: bytes) -> None:
-    """Write an answer to a file at once, so that it is never incomplete.
+    """Write an answer to a file atomically, so that the file is never incomplete.
 
     Raises:
-        FedpingError: the file can't be written; the records keep the answer.
+        FedpingError: the file can't be written; the answer remains in the records.
     """
     hidden = file.with_name(f".{file.name}.tmp-{os.getpid()}")
     try:
@@ -209,7 +209,7 @@ def write_answer(file: Path, data: bytes) -> None:
 
 
 def largest_request(terms: Terms) -> int:
-    """Return the maximum size of a request of a line, in bytes."""
+    """Return the maximum size of a request for a line with these terms, in bytes."""
     return MOST_CLIENTS * bytes_a_client(terms) + _AROUND
 
 
@@ -234,10 +234,10 @@ def _unreadable(why: object) -> Refused:
 
 
 def _known(records: Records, pinned: Pinned, version: int, digest: str) -> Answered | None:
-    """Return the answer that the records have for a request; None if it is not answered.
+    """Return the recorded answer to a request; None if the request has not been answered.
 
     Raises:
-        Refused: the version was answered to another request, or may have been.
+        Refused: another request for the version was answered, or may have been answered.
     """
     answered = records.answered(pinned.number, version)
     if answered is not None and answered.request == digest:
@@ -254,7 +254,7 @@ def _known(records: Records, pinned: Pinned, version: int, digest: str) -> Answe
 
 
 def _check_rounds(records: Records, pinned: Pinned) -> None:
-    """Raise :class:`Refused` if as many versions are answered as the guarantee to clients allows."""
+    """Raise :class:`Refused` if the guarantee to clients allows no further answer."""
     if pinned.rounds is not None and records.answers(pinned.number) >= pinned.rounds:
         raise Refused(
             "other_terms",
@@ -265,7 +265,7 @@ def _check_rounds(records: Records, pinned: Pinned) -> None:
 
 @contextmanager
 def _refusing_without_disk() -> Iterator[None]:
-    """Turn errors of the records' disk into a refusal."""
+    """Turn disk errors of the records into a refusal."""
     try:
         yield
     except (sqlite3.Error, OSError, Unavailable) as error:

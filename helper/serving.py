@@ -1,12 +1,12 @@
 """The helper's service over HTTP.
 
-    POST /answers                 a request -> the answer, or the reason for a refusal; 202 while it is worked on
-    GET  /answers/<digest>        the answer to the request of that digest
+    POST /answers                 a request -> the answer, or the reason for a refusal; 202 while it is processed
+    GET  /answers/<digest>        the answer to the request with this digest
     GET  /offers/<study>/<line>   the newest offer
     GET  /metrics, /__heartbeat__, /__lbheartbeat__, /__version__
 
-One request is worked on at a time, and a few may arrive: they and the largest request bound the memory. Slow bodies
-are cut off. Nothing about clients is logged, neither documents nor addresses.
+One request is processed at a time, and a few others may arrive meanwhile. Their number and the size of the largest
+request limit the memory. Slow bodies are cut off. Nothing about clients is logged, neither documents nor addresses.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 LOGGED = "fedping helper: "
-"""The beginning of every line that is logged as text."""
+"""Start of every line that is logged as text."""
 
 MIB = 1024 * 1024
 
 BODIES = 2
-"""Maximum requests that may arrive at a time, in addition to the one in progress."""
+"""Maximum requests that may arrive at a time, in addition to the request in progress."""
 
 SPAN, LEAST_RATE = 10.0, 64 * 1024
-"""The span in seconds, and the bytes a second in every span, below which a body is cut off."""
+"""A span in seconds, and the minimum rate in bytes a second; slower bodies are cut off after a span."""
 
 RETRY_AFTER = 5
 
 LEAST_ROOM = 64 * MIB
-"""Free bytes of the disk below which the heartbeat warns: an answer about a million clients takes about as much."""
+"""Free bytes on the disk below which the heartbeat warns; an answer for a million clients takes about as many."""
 
 CONNECTIONS = 64
 CONNECTION_BYTES = 64 * 1024
 
 KILL_AFTER = 5
-"""Seconds that a stopping server has to finish its work."""
+"""Seconds for a stopping server to finish its work."""
 
 STATUS: dict[Reason, int] = {
     "unreadable": 400,
@@ -82,13 +82,14 @@ STATUS: dict[Reason, int] = {
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """How a helper serves.
+    """Settings of the helper's service.
 
     Attributes:
-        folder: the helper's.
-        host, port: where it listens.
+        folder: the helper's folder.
+        host, port: address to listen on.
         threads: number of threads that open shares.
-        most_bytes: maximum bytes of a request; for a line whose largest request is shorter, that length.
+        most_bytes: maximum bytes of a request; if the largest request of all the helper's lines is shorter, its length
+            is the maximum.
         patience: seconds that a leader waits for an answer before it is asked to retry; shorter than proxies' timeouts.
     """
 
@@ -101,7 +102,7 @@ class ServeSettings:
 
 
 class Response(NamedTuple):
-    """A response: its status, body, the kind of that, and further headers."""
+    """A response: its status, body, the body's media type, and further headers."""
 
     status: int
     body: bytes
@@ -114,9 +115,10 @@ Answering: TypeAlias = Callable[[bytes], Reply]
 
 @dataclass
 class Desk:
-    """The one request that is worked on, and the last refusal.
+    """The only request in progress, and the last refusal.
 
-    A refusal after minutes of work is not in the records. A leader that asks again gets it without another computation.
+    A refusal after minutes of work is not in the records. A leader that asks again gets this refusal without another
+    computation.
     """
 
     answering: Answering
@@ -125,7 +127,7 @@ class Desk:
     _threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "answer"))
 
     def begin(self, digest: str, data: bytes) -> asyncio.Future[Reply] | None:
-        """Return the work on a request, which begins if necessary; None while another request is worked on."""
+        """Return the work on a request, starting it if necessary; None while another request is processed."""
         if self.work is not None and (digest == self.digest or not self.work.done()):
             return self.work if digest == self.digest else None
         self.digest = digest
@@ -134,18 +136,18 @@ class Desk:
         return self.work
 
     def end(self, work: asyncio.Future[Reply]) -> None:
-        """Forget work whose outcome has been sent."""
+        """Forget finished work after its outcome has been sent."""
         if self.work is work:
             self.work = None
 
     @property
     def working(self) -> bool:
-        """Whether a request is worked on."""
+        """Whether a request is being processed."""
         return self.work is not None and not self.work.done()
 
 
 class Service:
-    """An RSGI application."""
+    """The helper's RSGI application."""
 
     def __init__(self, settings: ServeSettings) -> None:
         self.settings = settings
@@ -228,7 +230,7 @@ class Service:
             return self._refusal(Refused("storage", "the helper's folder is faulty; its operator must look"))
 
     def _answered(self, data: bytes) -> Reply:
-        """Answer in a thread, and log it."""
+        """Answer a request, and log the outcome; runs in a thread."""
         began = time.monotonic()
         try:
             answer = reply(self.folder, data, datetime.now(UTC), threads=self.settings.threads)
@@ -253,7 +255,7 @@ class Service:
         return Response(STATUS[error.reason], msgspec.json.encode(error.refusal(request)))
 
     def _most_bytes(self) -> int:
-        """Return the maximum size of a request in bytes, by the helper's lines and the settings."""
+        """Return the maximum size of a request in bytes, according to the helper's lines and the settings."""
         with self.folder.records() as records:
             newest = [current(records.offers(each.number)) for each in records.lines()]
         lengths = [largest_request(terms_of(offer, self.folder.identity)) for offer in newest]
@@ -302,7 +304,7 @@ class Service:
 
 
 def troubles(folder: HelperFolder) -> dict[str, str]:
-    """Return the problems of a helper's folder by check; "" for a passed check."""
+    """Return the results of checks of a helper's folder, by check: a problem, or "" if the check passed."""
     problems = {"records": "", "keys": "", "disk": ""}
     try:
         open_folder(folder.path)
@@ -325,7 +327,7 @@ def troubles(folder: HelperFolder) -> dict[str, str]:
 
 
 class Metrics:
-    """The metrics of `/metrics`; they reveal nothing about clients, not even their number."""
+    """The metrics of `/metrics`, which reveal nothing about clients, not even their number."""
 
     def __init__(self) -> None:
         from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -359,7 +361,7 @@ class Metrics:
 
 
 async def _received(protocol: HTTPProtocol, length: int) -> bytes | Response:
-    """Return a body, or an error's response if it ends too early or is too slow."""
+    """Return a request's body, or an error response if the body ends too early or is too slow."""
     arrived, before, body = 0, 0, bytearray()
 
     async def read() -> None:
@@ -406,7 +408,7 @@ def serve(settings: ServeSettings, on_ready: Callable[[], None] = lambda: None) 
         on_ready: called after all checks, just before the server listens.
 
     Raises:
-        FedpingError: the folder is not a helper's, or is faulty; or the address is in use.
+        FedpingError: the folder doesn't belong to a helper, or is faulty; or the address is in use.
     """
     from fedping.server_jobs.forking_server import ServerSettings, http_server
     from fedping.server_jobs.listener import check_port

@@ -1,4 +1,4 @@
-"""The versions of a model: document, optimizer state and lineage in one; publish by compare-and-swap, roll back."""
+"""The versions of a model, each one document of weights, optimizer state and lineage, published by compare-and-swap."""
 
 from fedping.model_store.documents import Unreadable
 from fedping.model_store.store import MissingVersion, ModelStore, StoreError, VersionConflict, open_store, store_at

@@ -1,11 +1,11 @@
 """Copy a study, with all its versions, from one store into another: from a folder into a bucket, or back.
 
-Each file is checked before it is copied, so that no damage replaces a good copy: documents against their checksums, and
-those for clients against their versions.
+Each file is checked before it is copied, so that a damaged file never replaces a good copy: documents against their
+checksums, and clients' documents against the versions that they derive from.
 
-Files that never change (the study, versions, fences, documents of versions) are created in the other store, or exist
-there with the same bytes; all other files are replaced. ``study.json`` comes last, so an interrupted copy isn't a study
-yet; the same call continues it.
+Files that never change (the study, versions, fences, documents of versions) are created in the other store, or must
+exist there with the same bytes; all other files are replaced. ``study.json`` comes last, so an interrupted copy isn't a
+study yet; the same call continues it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _REQUEST = re.compile(r"[^/]+/asked/[0-9]+(\.aside)?\.msgpack\Z")
 
 @dataclass(frozen=True)
 class Copied:
-    """The number of a study's files, the number of files that the other store lacked, and their bytes."""
+    """Result of a copy: the number of the study's files, the number that the target lacked, and the latter's bytes."""
 
     files: int
     new: int
@@ -47,7 +47,7 @@ class Copied:
 def copy_study(
     source: ModelStore, target: ModelStore, study: str, tell: Callable[[int], object] = lambda files: None
 ) -> Copied:
-    """Copy a study into another store, or bring an earlier copy of it up to date.
+    """Copy a study into another store, or update an earlier copy of the study.
 
     Args:
         source: store to copy from.
@@ -56,8 +56,8 @@ def copy_study(
         tell: called with the number of files checked so far.
 
     Raises:
-        StoreError: the study doesn't exist; one of its files is damaged; the other store has different bytes for a
-            file, or versions that this one lacks; or a version was published during the copy, so that the call must be
+        StoreError: the study doesn't exist; one of its files is damaged; the target has different bytes for a file, or
+            versions that the source lacks; or a version was published during the copy, so that the call must be
             repeated.
     """
     lines = [line.name for line in source.study(study).lines]
@@ -99,9 +99,9 @@ def copy_study(
 
 @dataclass
 class _LineCheck:
-    """Checks a line's files in the order of copying: what clients fetch against the versions that it derives from.
+    """Checks of a line's files in the order of copying: clients' documents against the versions that they derive from.
 
-    It remembers digests of the documents that clients fetch; the documents themselves may be large.
+    It remembers only digests of clients' documents, because the documents may be large.
     """
 
     store: ModelStore
@@ -141,7 +141,7 @@ class _LineCheck:
     def _is_latest(self, data: bytes) -> bool:
         """Return whether a document belongs to a version of the line, now or a moment ago.
 
-        It may not show the newest version yet, nor the present stage.
+        The document may lag behind the newest version and the present stage.
         """
         try:
             found = msgspec.json.decode(data, type=PublicPart)
@@ -156,19 +156,19 @@ class _LineCheck:
             return False
 
     def _is_staged(self, name: str, data: bytes) -> bool:
-        """Return whether a document belongs to the staged version; clients no longer fetch other documents."""
+        """Return whether a document belongs to the staged version; True for documents that clients no longer fetch."""
         staged = self.store.held.staged_after(self.study, self.line, self.chain.numbers[-1])
         if staged is None or name != f"staged-{staged.iteration}.json":
             return True
         return data == self.store.public.staged_document(self.study, self.line, staged)
 
     def _digest_of(self, number: int) -> bytes:
-        """Return the digest of the document that clients fetch; a version published meanwhile is read for it."""
+        """Return the digest of a version's document for clients; a version published during the copy is read for it."""
         known = self.digests.get(number)
         return known or _digest(self.store.public.document(self.study, self.line, number))
 
     def _is_fenced_over(self, number: int) -> bool:
-        """Return whether a version was lost with an older copy of the store, and the line has gone on beyond it."""
+        """Return whether a version was lost when a backup was restored, and the line continues at a later number."""
         return any(before < number < after for before, after in self.chain.fences.items())
 
 
@@ -181,7 +181,7 @@ def _digest(document: bytes) -> bytes:
 
 
 def _keys(documents: Documents, study: str, lines: list[str]) -> Iterator[str]:
-    """Yield the keys of a study's files, each after the files that it refers to."""
+    """Yield the keys of a study's files, each file after the files that it refers to."""
     for folder in ("history", "notes"):
         for name in sorted(documents.names(f"{study}/{folder}"), key=_by_number):
             yield f"{study}/{folder}/{name}"
@@ -202,7 +202,7 @@ def _by_number(name: str) -> tuple[int, str]:
 def _put(source: ModelStore, target: ModelStore, key: str, data: bytes, lasting: bool) -> bool:
     """Put a file into a store; return whether the store lacked these bytes.
 
-    It is read first: most files of a repeated copy exist, and a put would send them all again.
+    The target's file is read first: most files of a repeated copy exist, and a put would send all of them again.
     """
     there = target.documents.read(key)
     if there is None:

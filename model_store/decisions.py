@@ -1,7 +1,7 @@
-"""Versions that people or the guard publish: rollbacks, continuations, released and discarded held versions.
+"""Versions published by operators or the guard, without a round: rollbacks, continuations, release and discard.
 
-Some clients have fetched a staged version. So discarding it also fences off its number. The version in its place has
-another number, and is `intended` before the fence is written.
+Some clients have fetched a staged version, so discarding it also fences off its number. The version that replaces it
+has another number, and is recorded as `intended` before the fence is written.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from fedping.protocol.guard import Stage
 
 
 def rollback(store: ModelStore, study: str, line: str, to: int, *, created: str, code_version: str) -> Version:
-    """Publish version ``to``'s weights and optimizer state as the line's next version, and return that version.
+    """Publish the weights and optimizer state of version ``to`` as the line's next version, and return this version.
 
-    Numbers only grow: clients with a later version see a newer one, and pings of the versions in between stay stale.
-    Nothing is deleted.
+    Numbers only grow: clients with a later version still get a newer number, and pings of the versions in between are
+    stale. Nothing is deleted.
 
     Raises:
-        StoreError: there is no such version.
+        StoreError: the version doesn't exist.
         InvalidSettings: ``to`` is already the head.
-        VersionConflict: a round published in the meantime; run it again.
+        VersionConflict: a round published a version in the meantime; run the rollback again.
     """
     head = store.head(study, line)
     if to == head.iteration:
@@ -51,8 +51,8 @@ def repeated(
 ) -> Version:
     """Return the version after ``head`` that repeats ``target``, under the next number or a larger one.
 
-    ``stopped`` says that training ends with it (:class:`fedping.model_store.version.Lineage`). ``settings`` is the
-    history entry whose rule decided; None for the head's.
+    ``stopped`` is whether training ends with this version (:class:`fedping.model_store.version.Lineage`). ``settings``
+    is the history entry with the rule that caused the repetition; None for the head's entry.
     """
     return msgspec.structs.replace(
         target,
@@ -75,18 +75,18 @@ def repeated(
 
 
 def _remembered(guard: GuardState | None) -> GuardState | None:
-    """Return the guard's state for future rounds: all its figures, and no earlier alarm."""
+    """Return the guard's state for future rounds: with all its figures, but without earlier alarms."""
     return None if guard is None else GuardState(figures=guard.figures)
 
 
 def continue_at(
     store: ModelStore, study: str, line: str, number: int, *, seen: int = -1, created: str, code_version: str
 ) -> Version:
-    """Publish the head's weights and optimizer state again, as version ``number``, and return that version.
+    """Publish the head's weights and optimizer state again as version ``number``, and return this version.
 
-    For a store restored from a copy: clients may have fetched versions that it no longer has, and no number may ever
-    refer to two models. Numbers up to ``number`` are skipped, and pings of them are stale. This also skips the head's
-    pings, for when a round can't compute a version from them.
+    This is for a store restored from a backup: clients may have fetched versions that it no longer has, and no number
+    may ever refer to two models. Numbers before ``number`` are skipped, and their pings are stale. The head's pings
+    become stale too, so the function also helps if no round can compute a version from them.
 
     Args:
         store: the store of the line.
@@ -95,10 +95,10 @@ def continue_at(
         number: the new version's number, larger than any that may have been published.
         seen: the largest version number that is known to have been published; -1 for none.
         created: now, ISO 8601 in UTC.
-        code_version: written into the lineage.
+        code_version: version of fedping, for the lineage.
 
     Raises:
-        InvalidSettings: the number is not larger than those that were published.
+        InvalidSettings: the number is not larger than all published numbers.
         StoreError: a foreign file in the store has the version's name.
         VersionConflict: a round published in the meantime.
     """
@@ -122,20 +122,20 @@ def continue_at(
 
 
 def difference(old: Version, new: Version, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the differences between two versions of a line with these weight names, weight by weight in wire order.
+    """Return the differences between two versions of a line, weight by weight in the order of ``names``.
 
-    Each entry has ``name``, ``old``, ``new`` (as published) and ``change``; equal weights are left out.
+    Each entry has ``name``, ``old`` and ``new`` (as published) and ``change``; equal weights are left out.
     """
     rows = enumerate(zip(old.model, new.model, strict=True))
     return [{"name": names[i], "old": a, "new": b, "change": b - a} for i, (a, b) in rows if a != b]
 
 
 def release(store: ModelStore, study: str, line: str, *, created: str) -> Version:
-    """Publish the held version unchanged, and return it.
+    """Publish a line's held version unchanged, and return it.
 
     Raises:
-        InvalidSettings: none is held, or the study is paused or has ended.
-        VersionConflict: another version was published in the meantime; nothing was.
+        InvalidSettings: no version is held, or the study is paused or has ended.
+        VersionConflict: another version was published in the meantime; this call published nothing.
     """
     held = _held(store, study, line)
     released = replace(
@@ -146,14 +146,14 @@ def release(store: ModelStore, study: str, line: str, *, created: str) -> Versio
 
 
 def discard(store: ModelStore, study: str, line: str, *, created: str, code_version: str) -> Version:
-    """Publish the newest version once more in the place of the held one, and return it.
+    """Publish the newest version once more instead of the held version, and return it.
 
     The held version's pings then belong to a version that is no longer the newest, and are not counted. The held
     version stays in the store for inspection.
 
     Raises:
-        InvalidSettings: none is held, or the study is paused or has ended.
-        VersionConflict: another version was published in the meantime; nothing was.
+        InvalidSettings: no version is held, or the study is paused or has ended.
+        VersionConflict: another version was published in the meantime; this call published nothing.
     """
     held, head = _held(store, study, line), store.head(study, line)
     if held.staged:
@@ -168,18 +168,18 @@ def discard(store: ModelStore, study: str, line: str, *, created: str, code_vers
 
 
 def promote(store: ModelStore, held: Version, seen: StageState, *, created: str, stale: int, until_ms: int) -> Version:
-    """Publish a staged version to all clients because of its stage's results, and return it.
+    """Publish a staged version to all clients on the basis of its stage's results, and return it.
 
     Args:
         store: store with the staged version.
-        held: the version.
+        held: the staged version.
         seen: results of the stage.
         created: time of publication.
-        stale: number of pings, of versions before its parent, that have landed meanwhile.
+        stale: number of pings of versions before its parent that have landed in the meantime.
         until_ms: landing time, in milliseconds since 1970, up to which pings of other versions have been read.
 
     Raises:
-        VersionConflict: another version was published in the meantime; nothing was.
+        VersionConflict: another version was published in the meantime; this call published nothing.
     """
     counts = {**held.lineage.counts, "stale": held.lineage.counts.get("stale", 0) + stale}
     guard = replace(held.lineage.guard or GuardState(), decision="promoted", stage=seen)
@@ -192,18 +192,18 @@ def promote(store: ModelStore, held: Version, seen: StageState, *, created: str,
 def withdrawal(
     head: Version, held: Version, decided: GuardState, *, created: str, code_version: str, until: int | None = None
 ) -> Version:
-    """Return the version that repeats the newest one, numbered after the staged version that is given up.
+    """Return the replacement of a withdrawn staged version: the newest repeated, numbered after the staged one.
 
-    It must be intended before it is published (:meth:`fedping.model_store.held.HeldVersions.intend`).
+    It must be recorded as intended before it is published (:meth:`fedping.model_store.held.HeldVersions.intend`).
 
     Args:
         head: the newest version.
-        held: the staged one.
+        held: the staged version.
         decided: the lineage's guard state: the decision, its reason, and the stage.
         created: time of publication.
-        code_version: for the lineage.
+        code_version: version of fedping, for the lineage.
         until: landing time, in milliseconds since 1970, up to which pings of other versions have been read; None for
-            the head's.
+            that of the head.
     """
     number = held.iteration + 1
     again = repeated(
@@ -223,7 +223,7 @@ def withdrawal(
 
 
 def with_stage(version: Version, stage: Stage) -> Version:
-    """Return a version in the form in which it is held while a share of the clients uses it."""
+    """Return a version in the form in which it is held while only a share of the clients gets it."""
     guard = replace(version.lineage.guard or GuardState(), stage=StageState(share=stage.share))
     return replace(version, lineage=replace(version.lineage, guard=guard))
 
@@ -234,7 +234,7 @@ def describe_staged(iteration: int, share: float) -> str:
 
 
 def describe_missing(stage: Stage, seen: StageState) -> str:
-    """Return a phrase for the clients that are still missing; empty if there are enough."""
+    """Return a phrase for the number of clients that a stage still lacks; empty if there are enough."""
     tried, stayed = (0 if side is None else side.clients for side in (seen.tried, seen.stayed))
     short: Iterable[str] = (
         f"{heard:,} of {stage.clients:,} {who}"
@@ -245,13 +245,13 @@ def describe_missing(stage: Stage, seen: StageState) -> str:
 
 
 def rolled_back(target: Version, head: Version, why: str, *, created: str, code_version: str) -> Version:
-    """Return the version after ``head`` that repeats ``target`` because the guard rolls the line back."""
+    """Return the version after ``head`` that repeats ``target``, for an automatic rollback by the guard."""
     again = repeated(target, head, created=created, code_version=code_version)
     return replace(again, lineage=replace(again.lineage, guard=_told(again, GuardState(alarms=(why,)), "rolled_back")))
 
 
 def with_decision(version: Version, again: Version) -> Version:
-    """Return a recomputed version with the published one's decision, which cannot be recomputed."""
+    """Return a recomputed version with the decision of the published version, which cannot be recomputed."""
     guard = version.lineage.guard
     if guard is None or not guard.decision:
         return again
@@ -262,7 +262,7 @@ def with_decision(version: Version, again: Version) -> Version:
 
 
 def _told(version: Version, reasons: GuardState | None, decision: Decision) -> GuardState:
-    """Return a version's guard state with a decision and its reasons."""
+    """Return a version's guard state with a decision, and its reasons as alarms."""
     seen = version.lineage.guard or GuardState()
     return replace(seen, alarms=reasons.alarms if reasons else (), decision=decision)
 

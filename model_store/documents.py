@@ -1,11 +1,11 @@
-"""The documents of a store: bytes by key, with a checksum that shows any damage, and problems in sentences.
+"""The documents of a store: bytes by key, with a checksum that reveals damage, and with errors as sentences.
 
 The last member of a stored JSON object is ``,"seal":"<32 hexadecimal digits>"``, the XXH3-128 of all bytes before it.
-Without it, a flipped bit would silently change the model. It belongs to the file and not to the document, so no digest
-of a study or a version includes it. Documents of older stores have none.
+Without it, a flipped bit would silently change the model. The checksum belongs to the file, not to the document, so no
+digest of a study or a version includes it. Documents of older stores have no checksum.
 
-A bit may flip in the checksum itself. So a file that has only the frame of a checksum in that place, or only its
-digits, is damaged, and not a document without a checksum.
+A bit may flip in the checksum itself. So a file with only the frame of a checksum in this place, or only its digits,
+counts as damaged and not as a document without a checksum.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ _NUMBERED = re.compile(r"public/[0-9]+\.json\Z")
 
 
 class StoreError(FedpingError):
-    """The store is missing, lacks what was requested, or holds something unreadable."""
+    """The store is missing, lacks the requested document, or has an unreadable one."""
 
 
 class Unreadable(FedpingError):
-    """A file or folder of the store exists and can't be read."""
+    """A file or folder of the store exists but can't be read."""
 
 
 class Damaged(StoreError, Unreadable):
-    """A document isn't what was written, or a published version was lost."""
+    """A document differs from what was written, or a published version was lost."""
 
 
 class MissingStore(StoreError, Unreadable):
-    """No store exists at this place, at least at present."""
+    """No store exists at this place at present."""
 
 
 class StampCache(Generic[_T]):
-    """Up to 256 values by key, each valid while the files that it was read from have the same stamps."""
+    """A cache of up to 256 values by key; a value is valid while its source files have the same stamps."""
 
     def __init__(self) -> None:
         self._values: dict[str, tuple[Hashable, _T]] = {}
 
     def value(self, key: str, stamps: Hashable, read: Callable[[], _T]) -> _T:
-        """Return the value at these stamps, and read it if it is unknown. Without stamps (None) it is always read."""
+        """Return the value for these stamps; read it if it isn't cached, or always if ``stamps`` is None."""
         known = self._values.get(key)
         if known is None or stamps is None or known[0] != stamps:
             known = stamps, read()
@@ -64,12 +64,12 @@ class StampCache(Generic[_T]):
         return known[1]
 
     def get(self, key: str, stamps: Hashable) -> _T | None:
-        """Return the value at these stamps; None if it is unknown."""
+        """Return the value for these stamps; None if it isn't cached."""
         known = self._values.get(key)
         return known[1] if known is not None and known[0] == stamps else None
 
     def put(self, key: str, stamps: Hashable, value: _T) -> None:
-        """Remember a value."""
+        """Cache a value."""
         if len(self._values) >= _MOST_REMEMBERED:
             self._values.clear()
         self._values[key] = stamps, value
@@ -86,7 +86,7 @@ class Documents:
         """Return the bytes of a file as stored, damaged or not; None if it doesn't exist.
 
         Raises:
-            FedpingError: it isn't a file, is larger than any that the store writes, or may not be read.
+            FedpingError: it isn't a file, is larger than any file that the store writes, or may not be read.
         """
         if not is_key(key):
             return None
@@ -127,11 +127,11 @@ class Documents:
             return None
 
     def names(self, folder: str) -> list[str]:
-        """Return the names of the files directly below a folder; hidden ones are unfinished writes and left out."""
+        """Return the names of the files in a folder, without hidden files, which are unfinished writes."""
         return self._listed(folder, "files")
 
     def folders(self, folder: str = "") -> list[str]:
-        """Return the names of the visible folders directly below one."""
+        """Return the names of a folder's visible subfolders."""
         return self._listed(folder, "folders")
 
     def _listed(self, folder: str, kind: str) -> list[str]:
@@ -145,14 +145,14 @@ class Documents:
         return [name for name in names if not name.startswith(".")]
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write a new file; return False, and change nothing, if the key exists."""
+        """Write a new file; return False, without a change, if the key exists."""
         try:
             return self.storage.create(key, data)
         except OSError as error:
             raise self._unwritable(key, error) from error
 
     def replace(self, key: str, data: bytes) -> None:
-        """Write a file, replacing any that exists."""
+        """Write a file, or replace an existing file."""
         try:
             self.storage.write(key, [data])
         except OSError as error:
@@ -166,7 +166,7 @@ class Documents:
             raise self._unwritable(key, error) from error
 
     def check_writing(self) -> None:
-        """Check for anything that would prevent a version from being published once, and whole.
+        """Check that versions can be published here: that files can be written completely, and created only once.
 
         Raises:
             FedpingError: nothing can be written here, or a file can't be created only if it is absent.
@@ -177,10 +177,10 @@ class Documents:
             raise self._unwritable("", error) from error
 
     def decode(self, data: bytes, kind: type[_T], key: str) -> _T:
-        """Return a version, or a part of one, or a document without its format.
+        """Return a decoded version or part of a version, or another document that has no format member.
 
         Raises:
-            StoreError: it can't be read, or has a newer format.
+            StoreError: the document can't be read, or has a newer format.
         """
         try:
             refuse_newer(format_of(data), f"{self.where}/{key}", NEWEST_FORMAT)
@@ -194,7 +194,7 @@ class Documents:
             ) from error
 
     def without_format(self, data: bytes, key: str) -> bytes:
-        """Return a study or a fence without its format; raises :class:`StoreError` if the format is newer."""
+        """Return a study or a fence without its format; raise :class:`StoreError` if the format is newer."""
         try:
             return without_format(data, f"{self.where}/{key}")
         except NewerFormat as error:
@@ -205,7 +205,7 @@ class Documents:
         return f"{self.where}/{key} cannot be read (it doesn't match its seal); it was damaged: restore it from a copy"
 
     def foreign(self, key: str, what: str) -> str:
-        """Return the sentence for a file that is something else than its key says."""
+        """Return the sentence for a file whose content doesn't match its key."""
         return (
             f"{self.where}/{key} {what}: move it out of the store if it does not belong there, or restore its "
             "original from a copy"
@@ -224,7 +224,7 @@ class Documents:
 
 
 def is_key(key: str) -> bool:
-    """Return whether a file can have a key: a request may name any study, and no key may lead out of its folder."""
+    """Return whether a key is valid: requests may name any study, and no key may lead out of the store's folder."""
     return not {"", ".", ".."} & {*key.split("/")} and "\0" not in key
 
 
@@ -241,7 +241,7 @@ def sealed(document: bytes) -> bytes:
 
 
 def is_whole(data: bytes) -> bool:
-    """Return whether a document matches its checksum; one without a checksum does."""
+    """Return whether a document matches its checksum, or has none."""
     seal, digest = data[-_LENGTH:], _digest(memoryview(data)[:-_LENGTH])
     before, digits, after = seal[: len(_BEFORE)], seal[len(_BEFORE) : -len(_AFTER)], seal[-len(_AFTER) :]
     if digits == digest:

@@ -1,4 +1,4 @@
-"""Held versions, which wait for a person's decision or a stage's results, and the versions that take their place."""
+"""Held versions, which wait for the operator's decision or a stage's results, and the versions that replace them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedping.protocol.model import Staged
 
 
 class HeldVersions:
-    """The held versions of all lines; the head of a line has at most one after it."""
+    """The held versions of all lines; a line has at most one, after its head."""
 
     def __init__(self, documents: Documents, versions: Versions, lines: Lines) -> None:
         self._documents = documents
@@ -22,31 +22,31 @@ class HeldVersions:
         self._staged: StampCache[Staged | None] = StampCache()
 
     def held_version(self, study: str, line: str) -> Version | None:
-        """Return the version that is held in the place of the next one; None if there is none.
+        """Return the held version of a line; None if no version is held.
 
         Raises:
-            StoreError: it can't be read.
+            StoreError: the held version can't be read.
         """
         return self._after_head(study, line, 1)
 
     def keep(self, version: Version, data: bytes) -> None:
-        """Keep a version, whose document is ``data``, until it is decided; the first for its parent stays."""
+        """Hold a version, with the document ``data``, until the decision; one already held for its parent stays."""
         if self.held_version(version.study, version.line) is None:
             key = held_key(version.study, version.line, version.iteration)
             if not self._documents.create(key, sealed(data)) and self.held_version(version.study, version.line) is None:
                 self._documents.replace(key, sealed(data))  # one of another parent, which can never be published
 
     def intended(self, study: str, line: str) -> Version | None:
-        """Return the version to be published instead of a staged one; None if nothing was decided."""
+        """Return the version to be published instead of a staged version; None if none is recorded."""
         return self._after_head(study, line, 2)
 
     def intend(self, version: Version) -> Version:
-        """Keep the version to be published instead of a staged one, under the number after it; the first stays.
+        """Record the version to be published instead of a staged one, under the next number; the first record stays.
 
-        Publishing it takes two steps, a fence and the version. A process that continues where another was killed in
-        between finds its decision here.
+        Publishing takes two steps: a fence, and then the version. If a process is killed in between, the next process
+        finds the decision here.
 
-        Returns: the remaining version.
+        Returns: the recorded version.
         """
         key, data = held_key(version.study, version.line, version.iteration), sealed(msgspec.json.encode(version))
         if not self._documents.create(key, data):
@@ -56,7 +56,7 @@ class HeldVersions:
         return version
 
     def _after_head(self, study: str, line: str, after: int) -> Version | None:
-        """Return the version held ``after`` numbers after the head, if it is to follow the head."""
+        """Return the version held under the head's number plus ``after``, if its parent is the head."""
         head = self._lines.head(study, line)
         key = held_key(study, line, head.iteration + after)
         try:
@@ -71,12 +71,12 @@ class HeldVersions:
         return version if (version.parent, version.parent_digest) == (head.iteration, head.digest) else None
 
     def note_stage(self, version: Version, state: StageState) -> None:
-        """Write the state of a version's stage as the last round has read it, for status pages."""
+        """Write the state of a version's stage as read by the last round, for status pages."""
         key = _stage_key(version.study, version.line, version.iteration)
         self._documents.replace(key, sealed(msgspec.json.encode(state)))
 
     def stage(self, study: str, line: str, iteration: int) -> StageState | None:
-        """Return the state of a version's stage as the last round has read it; None if none has, or it is damaged."""
+        """Return the state of a version's stage as read by the last round; None if it is missing or damaged."""
         key = _stage_key(study, line, iteration)
         try:
             data = self._documents.read_whole(key)
@@ -85,9 +85,9 @@ class HeldVersions:
             return None
 
     def staged_after(self, study: str, line: str, newest: int) -> Staged | None:
-        """Return the version that a share of the clients takes instead of the newest; None if there is none.
+        """Return the version that a share of the clients gets instead of the newest; None if there is none.
 
-        Called at every request for the newest model: one look-up, and two where a version is held.
+        This is called for every request for the newest model. It takes one look-up, or two if a version is held.
         """
         key = held_key(study, line, newest + 1)
         stamp = self._documents.stamp(key)

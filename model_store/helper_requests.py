@@ -6,8 +6,9 @@
     <study>/<line>/asked/<n>.json            start and reason of the last round's wait; for status pages
     <study>/<line>/asked/<n>.answer          the answer that version n + 1 was computed from; kept
 
-The first request of a version stays until it is answered or refused: a repeated round continues with its bytes, since
-a helper gives one answer a version. All files but the answer are deleted once the next version is published.
+The first request of a version stays until it is answered or refused: a repeated round continues with the same bytes,
+because a helper gives only one answer a version. When the next version is published, all files except the answer are
+deleted.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ _DIGEST_BYTES = 32
 
 
 class HelperRequest(Struct, frozen=True, kw_only=True, dict=True):
-    """A request, and the data that finish the round once the helper has answered.
+    """A request, and the data to finish the round when the helper has answered.
 
     Attributes:
-        study, line, version: the version that it is on, and ``of`` is that version's digest.
-        request: as sent, signed.
-        sums: by arm the sum of the leader's shares of the clients in the request, 8 bytes a number, little-endian.
-        inputs: the landed files with these shares, from which the refused clients' shares are read again.
+        study, line, version, of: the version that the request is for, with its digest ``of``.
+        request: the signed bytes to send.
+        sums: the sum of the leader's shares of the clients in the request, by arm, 8 bytes a number, little-endian.
+        inputs: the landed files with these shares, from which the shares of refused clients are read again.
     """
 
     study: str
@@ -49,19 +50,19 @@ class HelperRequest(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def read(self) -> Request:
-        """The request itself."""
+        """The decoded request."""
         return read_signed(self.request, Request)
 
     @cached_property
     def digest(self) -> str:
-        """Its digest, which identifies it in an answer."""
+        """The request's digest, which identifies it in an answer."""
         return digest_of_signed(self.request)
 
 
 class PendingRequest(Struct, frozen=True, kw_only=True):
-    """Start of a line's wait for its helper, ISO 8601 in UTC, and the reason, as part of a sentence.
+    """A line's wait for its helper: its start, ISO 8601 in UTC, and the reason as part of a sentence.
 
-    ``for_good``: no answer can arrive any more, and the operator must decide.
+    ``for_good`` is whether no answer can arrive any more, so that the operator must decide.
     """
 
     since: str
@@ -71,30 +72,30 @@ class PendingRequest(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class StoredRequest:
-    """The requests to the helper of one line, as stored."""
+    """The stored requests of one line to its helper."""
 
     documents: Documents
     study: str
     line: str
 
     def open(self, head: Version) -> HelperRequest | None:
-        """Return the unanswered request on the newest version; None if there is none.
+        """Return the open request for the newest version; None if there is none.
 
         Raises:
-            FedpingError: it can't be read.
+            FedpingError: the request can't be read.
         """
         return self._read(self._key(head.iteration, "msgpack"), head)
 
     def aside(self, head: Version) -> HelperRequest | None:
-        """Return the last request on the newest version that was put aside; None if there is none.
+        """Return the last request for the newest version that was put aside; None if there is none.
 
         Raises:
-            FedpingError: it can't be read.
+            FedpingError: the request can't be read.
         """
         return self._read(self._key(head.iteration, "aside.msgpack"), head)
 
     def keep(self, asked: HelperRequest, head: Version) -> HelperRequest:
-        """Keep a request before it is sent; the first stays. Return the stored one."""
+        """Store a request before it is sent, and return the stored request, which is an earlier one if it exists."""
         key, data = self._key(asked.version, "msgpack"), _sealed(asked)
         if not self.documents.create(key, data):
             if (first := self._read(key, head)) is not None:
@@ -103,7 +104,7 @@ class StoredRequest:
         return asked
 
     def sign_again(self, asked: HelperRequest, request: bytes) -> HelperRequest:
-        """Keep the same request, signed by another key, and return it."""
+        """Store the same request with the signature of another key, and return it."""
         again = msgspec.structs.replace(asked, request=request)
         self.documents.replace(self._key(asked.version, "msgpack"), _sealed(again))
         return again
@@ -116,20 +117,20 @@ class StoredRequest:
         return f"{self.documents.where}/{key}"
 
     def put_aside(self, asked: HelperRequest) -> None:
-        """Put a request aside, so that the next round sends another."""
+        """Put a request aside, so that the next round sends a new request."""
         self.documents.replace(self._key(asked.version, "aside.msgpack"), _sealed(asked))
         for ending in ("request", "msgpack"):
             self.documents.delete(self._key(asked.version, ending))
 
     def tell(self, version: int, waiting: PendingRequest | None) -> None:
-        """Write a round's wait, for status pages; None if it doesn't wait for the helper."""
+        """Write a round's wait for the helper, for status pages; None removes it."""
         if waiting is None:
             self.documents.delete(self._key(version, "json"))
             return
         self.documents.replace(self._key(version, "json"), msgspec.json.encode(waiting))
 
     def told(self, version: int) -> PendingRequest | None:
-        """Return the wait of the last round on a version; None if it doesn't wait, or that can't be read."""
+        """Return the last round's wait for the helper; None if it doesn't wait, or the file can't be read."""
         try:
             data = self.documents.read(self._key(version, "json"))
             return None if data is None else msgspec.json.decode(data, type=PendingRequest)
@@ -137,16 +138,16 @@ class StoredRequest:
             return None
 
     def keep_answer(self, version: int, data: bytes) -> None:
-        """Keep the answer of a version, as received."""
+        """Store the answer for a version as received."""
         if self.documents.read(key := self._key(version, "answer")) != data:
             self.documents.replace(key, data)
 
     def answer(self, version: int) -> bytes | None:
-        """Return the answer of a version; None if it wasn't kept."""
+        """Return the answer for a version; None if it isn't stored."""
         return self.documents.read(self._key(version, "answer"))
 
     def forget(self, before: int) -> None:
-        """Delete the requests of all versions before one, but not the answers."""
+        """Delete the requests of all versions before ``before``, but not the answers."""
         for name in self.documents.names(self._folder):
             number, _, ending = name.partition(".")
             if number.isdecimal() and int(number) < before and ending != "answer":
@@ -160,7 +161,7 @@ class StoredRequest:
         return f"{self._folder}/{version}.{ending}"
 
     def _read(self, key: str, head: Version) -> HelperRequest | None:
-        """Return the kept request if it is on this very version; else None."""
+        """Return the stored request if it is for exactly this version; else None."""
         if (data := self.documents.read(key)) is None:
             return None
         try:
@@ -181,7 +182,7 @@ def _sealed(asked: HelperRequest) -> bytes:
 
 
 def is_whole_request(data: bytes) -> bool:
-    """Return whether the bytes of a kept request match their digest."""
+    """Return whether a stored request matches the SHA-256 at its start."""
     return sha256(memoryview(data)[_DIGEST_BYTES:]).digest() == data[:_DIGEST_BYTES]
 
 

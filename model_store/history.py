@@ -1,10 +1,10 @@
-"""The history of a study: who declared, changed or deleted something, when and why.
+"""The history of a study: declarations, changed settings and deletions, with author, time and reason.
 
     <study>/history/<n>.json     the n-th entry, from 1 on
 
 An entry is created atomically: of two simultaneous changes one succeeds, and the other gets an error. Entries never
-change. Each has the state after it (the declared state, and the entry of the settings), so reading the newest suffices.
-Entry 0 has the settings of ``study.json``, as created.
+change. Each entry includes the state after it (the declared state, and the number of the entry with the settings), so
+reading the newest entry suffices. Entry 0 stands for the settings in ``study.json``, as created.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Kind: TypeAlias = Literal["running", "paused", "ended", "changed", "pruned", "fo
 
 
 class Standing(Struct, frozen=True, kw_only=True):
-    """The state after an entry: its number, the declared state, and the entry with the settings."""
+    """A study's state after an entry: its number, the declared state, and the number of the entry with the settings."""
 
     number: Annotated[int, Meta(ge=0)] = 0
     declared: Declared = Declared()
@@ -35,13 +35,13 @@ class Entry(Standing, frozen=True, kw_only=True, omit_defaults=True):
     """One entry of a study's history.
 
     Attributes:
-        kind: the declared state, or that settings were ``changed``, or landed pings ``pruned`` or ``forgotten``.
+        kind: the declared state; or ``changed`` for settings, ``pruned`` or ``forgotten`` for deleted landed pings.
         at: the time, ISO 8601 in UTC.
         by: the user's name in the system; empty for a program.
-        because: the reason in the user's own words; empty if none was given.
+        because: the reason, as given by the user; empty if none was given.
         told: a phrase for each change or deletion.
-        study: the whole study from then on, where settings were changed.
-        versions: by line the versions that can no longer be recomputed, since their landed pings were deleted.
+        study: the whole study from then on, if settings were changed.
+        versions: the versions, by line, that can no longer be recomputed because their landed pings were deleted.
         files: the landed files that a client's pings were removed from.
     """
 
@@ -56,7 +56,7 @@ class Entry(Standing, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class HistoryConflict(FedpingError):
-    """Another process was first; nothing was written."""
+    """Another process has written the entry first; nothing was written."""
 
 
 _Part = TypeVar("_Part", bound=Standing)
@@ -70,11 +70,11 @@ class History:
         self._standings: StampCache[Standing] = StampCache()
 
     def newest(self, study: str) -> int:
-        """Return the number of the newest entry, which changes with any change of the study; 0 if there is none."""
+        """Return the number of the newest entry, which changes with every change of the study; 0 if there is none."""
         return max((_number(name) for name in self._documents.names(f"{study}/history")), default=0)
 
     def standing(self, study: str) -> Standing:
-        """Return the state after the newest entry; raises :class:`StoreError` if it can't be read."""
+        """Return the state after the newest entry; raise :class:`StoreError` if it can't be read."""
         newest = self.newest(study)
         if newest == 0:
             return Standing()
@@ -82,7 +82,7 @@ class History:
         return self._standings.value(key, self._documents.stamp(key), lambda: self._read(study, newest, Standing))
 
     def entry(self, study: str, number: int) -> Entry:
-        """Return an entry; raises :class:`StoreError` if it doesn't exist or can't be read."""
+        """Return an entry; raise :class:`StoreError` if it doesn't exist or can't be read."""
         return self._read(study, number, Entry)
 
     def append(self, study: str, entry: Entry) -> None:
@@ -143,6 +143,6 @@ IN_WORDS: dict[Kind, str] = {
 
 
 def _number(name: str) -> int:
-    """Return the number in the name of an entry; 0 for a foreign name."""
+    """Return the number in an entry's file name; 0 for a foreign name."""
     digits = name.removesuffix(".json")
     return int(digits) if name.endswith(".json") and digits.isascii() and digits.isdigit() and len(digits) < 10 else 0

@@ -1,4 +1,4 @@
-"""The heads of lines: their newest versions, whether these follow the versions before, and lost versions."""
+"""The heads of lines: their newest versions, checks that these follow the previous versions, and lost versions."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fedping.model_store.versions import Chain, Versions, marker_key, number_in,
 from fedping.protocol.errors import FedpingError
 
 SMALL = 2**20
-"""Maximum bytes of a version that is checked against its parent's digest when it is first seen, even in a request."""
+"""Maximum bytes of a version that is checked against its parent's digest on first sight, even during a request."""
 
 
 @dataclass(frozen=True)
 class _Verdict:
-    """The check of a version's file; None if it passed. ``thorough``: the parent's digest was compared."""
+    """Result of checking a version's file: a problem, or None. ``thorough``: the parent's digest was compared."""
 
     trouble: str | None
     thorough: bool
@@ -32,7 +32,7 @@ class Lines:
         self._verdicts: StampCache[_Verdict] = StampCache()
 
     def head(self, study: str, line: str, noted: int = -1) -> Version:
-        """Return the newest version of a line.
+        """Return the head of a line: its newest version.
 
         Args:
             study: the study's name.
@@ -41,7 +41,7 @@ class Lines:
 
         Raises:
             StoreError: the study or the line doesn't exist, or the newest file doesn't follow the version before it.
-                Such a file is never skipped, because its number would be published again.
+                Such a file is never skipped, because its number would then be published again.
         """
         self._studies.study(study).line(line)
         chain = self._versions.chain(study, line)
@@ -58,8 +58,8 @@ class Lines:
     def newest(self, study: str, line: str) -> int:
         """Return the number of the newest version to serve; -1 if there is none.
 
-        It is the head, or the version before a file that doesn't follow it and was never published. A damaged version
-        that was published counts: clients have its number, and an older one would take them back.
+        This is the head, or the version before a file that doesn't follow it and was never published. A damaged version
+        that was published counts: clients have its number, and must not get an older version.
         """
         numbers = self._versions.chain(study, line).numbers
         for at in range(len(numbers) - 1, -1, -1):
@@ -71,9 +71,10 @@ class Lines:
     def newest_from(self, study: str, line: str, known: int) -> int:
         """Return the number of the newest version to serve, given that version ``known`` exists; -1 for none.
 
-        For frequent calls: numbers are consecutive, so this reads the next one until it is missing. That costs two
-        look-ups, whereas :meth:`newest` lists every version. A file is read when it is first seen, to check that it
-        follows. All are checked if none is known, or if ``known`` is missing because an older copy was restored.
+        For frequent calls: numbers are consecutive, so this looks for the next number until it is missing. That usually
+        costs two look-ups, whereas :meth:`newest` lists all versions. A file is read when it is first seen, to check
+        that it follows the previous version. All files are checked if no version is known, or if ``known`` is missing
+        because a backup was restored.
         """
         try:
             if known < 0:
@@ -132,9 +133,9 @@ class Lines:
         return told
 
     def largest_seen(self, study: str, line: str) -> int:
-        """Return the largest number that was published according to the store's own folders; -1 for none.
+        """Return the largest number that was published, according to the store's own folders; -1 for none.
 
-        After an older copy was restored, the static files or a leftover version may show more than the chain.
+        After a backup was restored, the static files or a leftover version may show larger numbers than the chain.
         """
         return self._chain_and_seen(study, line)[1]
 
@@ -146,7 +147,7 @@ class Lines:
         return chain, max([-1, *chain.numbers[-1:], *(number for number in public if number is not None), *left])
 
     def loss(self, study: str, line: str, wanted: int = 0) -> str | None:
-        """Return the remedy if published versions were lost and ``wanted`` isn't beyond them; else None."""
+        """Return the remedy if published versions were lost and ``wanted`` isn't beyond their numbers; else None."""
         chain, seen = self._chain_and_seen(study, line)
         if chain.unfinished is not None and wanted < chain.unfinished:
             return unfinished(study, line, chain.unfinished)
@@ -165,7 +166,7 @@ class Lines:
         return None
 
     def has_traces(self, study: str, line: str, noted: int = -1) -> bool:
-        """Return whether the folders of a line, or ``noted``, show that anything of it was published before."""
+        """Return whether a line's folders, or ``noted``, show that versions of the line were published before."""
         folders = (f"{study}/{line}/{folder}" for folder in ("versions", "fences", "public"))
         names = {name for folder in folders for name in self._documents.names(folder)}
         return noted >= 0 or "latest.json" in names or any(number_in(name) is not None for name in names)
@@ -196,7 +197,7 @@ class Lines:
     def _trouble_of(
         self, study: str, line: str, number: int, before: int | None, *, thoroughly: bool = False
     ) -> str | None:
-        """Return why a file isn't the version after ``before``, else None; cached while both stamps stay the same."""
+        """Return why a file isn't the version after ``before``, or None if it is; cached while both stamps stay."""
         key = version_key(study, line, number)
         stamp = self._documents.stamp(key)
         earlier = None if before is None else self._documents.stamp(version_key(study, line, before))
@@ -209,7 +210,7 @@ class Lines:
         return known.trouble
 
     def accept(self, version: Version, parent: int) -> None:
-        """Remember that a version just published follows its parent."""
+        """Record that a version just published follows its parent."""
         key, before = (version_key(version.study, version.line, each) for each in (version.iteration, parent))
         self._verdicts.put(key, (self._documents.stamp(key), self._documents.stamp(before)), _Verdict(None, True))
 
@@ -247,7 +248,7 @@ class Lines:
 
 
 def lost(study: str, line: str, newest: int, seen: int, where: str) -> str:
-    """Return the sentence for a line that is behind its published versions."""
+    """Return the sentence for a line that lacks versions that were published."""
     return (
         f"line '{line}' of study '{study}' is at version {newest}, but {where} shows that version {seen} was "
         "published: the store is an older copy, and clients may have the versions in between; restore a newer "

@@ -3,7 +3,7 @@
     <study>/notes/<n>.json     all notes after the n-th change
 
 A change creates the next document atomically: of two simultaneous changes one is first, and the other is applied to its
-result. The newest document holds; a few older ones stay for readers that have just listed them.
+result. The newest document is current; a few older documents stay for readers that have just listed them.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from fedping.protocol.notes import MOST_CHARACTERS, MOST_NOTES, Note, Notes
 from fedping.protocol.study import Study
 
 KEPT = 8
-"""Number of newest documents that stay."""
+"""Number of newest documents that are kept."""
 
 _RECENT = 64
-"""Marks of changes, which show a slow writer whether others continued from its write or from an earlier state."""
+"""Number of marks of changes to keep; they show a slow writer whether other writers continued from its change."""
 
 _TRIES = 20
 
 _BLANK = "\u115f\u1160\u2800\u3164\uffa0"
-"""Letters and symbols that are drawn as nothing: Hangul's fillers and the empty pattern of Braille."""
+"""Letters and symbols without a visible shape: Hangul's fillers and Braille's empty pattern."""
 
 _EARLIEST, _LATEST = datetime(1971, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
-"""Limits for a note's date: dates outside are typing errors, and years 0 and 9999 don't exist in every time zone."""
+"""Limits of a note's date: other dates are typing errors, and years 0 and 9999 don't exist in every time zone."""
 
 _ODD = ("Cc", "Cf", "Cs", "Zl", "Zp")
-"""Kinds of characters that aren't seen, and may reverse or hide the text that is."""
+"""Unicode categories of invisible characters, which may reverse or hide visible text."""
 
 _ALLOWED = "\n\u200c\u200d\u200e\u200f"
-"""Unseen characters that people need: line breaks, and joiners and marks of Persian, Arabic, Hebrew and emoji."""
+"""Invisible characters that are allowed: line breaks, and joiners and marks of Persian, Arabic, Hebrew and emoji."""
 
 
 class NoteConflict(FedpingError):
@@ -57,11 +57,11 @@ class StudyNotes:
         self._known: StampCache[Notes] = StampCache()
 
     def newest(self, study: str) -> int:
-        """Return the number of the last change of a study's notes; 0 if there was none."""
+        """Return the number of the last change of a study's notes; 0 without any change."""
         return max(self._numbers(study), default=0)
 
     def state(self, study: str) -> str:
-        """Return a mark that is different after every change, also after notes were restored from a copy."""
+        """Return a mark that differs after every change, even after notes were restored from a backup."""
         number = self.newest(study)
         return f"{number}-{zlib.crc32(repr(self._documents.visible_stamp(_key(study, number))).encode()):08x}"
 
@@ -69,7 +69,7 @@ class StudyNotes:
         """Return the notes of a study.
 
         Raises:
-            StoreError: they can't be read.
+            StoreError: the notes can't be read.
         """
         for _ in range(_TRIES):
             number = self.newest(study)
@@ -105,15 +105,15 @@ class StudyNotes:
         """Replace a note that is unchanged since it was read.
 
         Raises:
-            InvalidSettings: the new one doesn't fit the study.
-            NoteConflict: it was changed or removed since.
+            InvalidSettings: the new note doesn't fit the study.
+            NoteConflict: the note was changed or removed since then.
             StoreError: the notes can't be read.
         """
         check(note, study)
         self._change(study.name, lambda now: _with(now, study.name, seen, (note,)))
 
     def remove(self, study: Study, seen: Note) -> None:
-        """Remove a note that is unchanged since it was read; raises as :meth:`edit`."""
+        """Remove a note that is unchanged since it was read; raise the errors of :meth:`edit`."""
         self._change(study.name, lambda now: _with(now, study.name, seen, ()))
 
     def _change(self, study: str, change: Callable[[Notes], Notes]) -> None:
@@ -139,7 +139,7 @@ class StudyNotes:
         return [number for name in self._documents.names(f"{study}/notes") if (number := _number(name))]
 
     def _read(self, key: str, number: int) -> Notes | None:
-        """Return a document; None if it was removed meanwhile."""
+        """Return a document of notes; None if it was removed meanwhile."""
         data = self._documents.read(key)
         if data is None:
             return None
@@ -152,7 +152,7 @@ class StudyNotes:
 
 
 def check(note: Note, study: Study) -> None:
-    """Check that a note can be one of a study.
+    """Check that a note is valid for a study.
 
     Raises:
         InvalidSettings: its text is empty or too long, or it isn't pinned to one date or version of the study.
@@ -188,12 +188,12 @@ def check(note: Note, study: Study) -> None:
 
 
 def is_odd(sign: str) -> bool:
-    """Return whether a character isn't seen, and isn't one that people need."""
+    """Return whether a character is invisible and not allowed."""
     return unicodedata.category(sign) in _ODD and sign not in _ALLOWED
 
 
 def in_utc(date: str) -> str:
-    """Return a date with a zone in UTC, to the second; return other text and dates without a zone unchanged."""
+    """Return a date with a time zone converted to UTC, to the second; other texts are returned unchanged."""
     try:
         moment = datetime.fromisoformat(date)
         return date if moment.tzinfo is None else moment.astimezone(UTC).isoformat(timespec="seconds")
@@ -202,7 +202,7 @@ def in_utc(date: str) -> str:
 
 
 def _with(now: Notes, study: str, seen: Note, instead: tuple[Note, ...]) -> Notes:
-    """Return the notes with one replaced by others, if it is unchanged since it was read."""
+    """Return the notes with one note replaced by others, if it is unchanged since it was read."""
     if seen not in now.notes:
         raise NoteConflict(
             f"note {seen.id} of study '{study}' was changed or removed since you read it. Nothing was done; read it "
@@ -217,6 +217,6 @@ def _key(study: str, number: int) -> str:
 
 
 def _number(name: str) -> int:
-    """Return the number in the name of a document; 0 for a foreign name."""
+    """Return the number in a document's file name; 0 for a foreign name."""
     digits = name.removesuffix(".json")
     return int(digits) if name.endswith(".json") and digits.isascii() and digits.isdigit() and len(digits) < 10 else 0

@@ -22,10 +22,11 @@ class PublicDocuments:
         self._held = held
 
     def refresh(self, study: str, line: str) -> None:
-        """Bring the static files of a line up to its head, which finishes the work of a publisher that died early.
+        """Update the static files of a line to its head, which also finishes the work of a publisher that died early.
 
         Raises:
-            StoreError: they show more versions than exist, so clients may have these; nothing was changed.
+            StoreError: the static files show versions that no longer exist but that clients may have; nothing was
+                changed.
         """
         folder = f"{study}/{line}/public"
         present = set(self._documents.names(folder))
@@ -59,17 +60,17 @@ class PublicDocuments:
         Args:
             study: the study's name.
             line: the line's name.
-            iteration: of the version.
-            staged: the version that a share of the clients takes instead.
+            iteration: the version's number.
+            staged: the version that a share of the clients gets instead.
 
         Raises:
-            StoreError: the version doesn't exist, can't be read, or is another.
+            StoreError: the version doesn't exist, can't be read, or isn't the version that its key names.
         """
         key, data = self._versions.version_bytes(study, line, iteration)
         return self.derived(key, data, (study, line, iteration), staged)
 
     def staged_document(self, study: str, line: str, staged: Staged) -> bytes:
-        """Return the JSON of the model document of a staged version; raises :class:`StoreError` if it is gone."""
+        """Return the JSON of the model document of a staged version; raise :class:`StoreError` if it is gone."""
         key = held_key(study, line, staged.iteration)
         return self.derived(key, self._documents.read_whole(key) or b"", (study, line, staged.iteration))
 
@@ -78,12 +79,12 @@ class PublicDocuments:
 
         Args:
             key: the version's key, for messages.
-            data: its bytes.
-            of: the study, the line and the number that it must have.
+            data: the version's bytes.
+            of: the study, the line and the number that the version must have.
             staged: as in :meth:`document`.
 
         Raises:
-            StoreError: it can't be read, or is another version.
+            StoreError: the version can't be read, or isn't the version ``of``.
         """
         part = self._documents.decode(data, PublicPart, key)
         if (part.study, part.line, part.iteration) != of:

@@ -2,28 +2,28 @@
 
     <study>/study.json                     the study, as created                                         ``studies``
     <study>/history/<n>.json               declarations and changes: author, time, reason, settings      ``history``
-    <study>/notes/<n>.json                 what people note about it, pinned to dates and versions        ``notes``
+    <study>/notes/<n>.json                 users' notes on the study, pinned to dates and versions       ``notes``
     <study>/state.json                     running, paused or ended; running if absent. It follows the
                                            history, which older stores don't have                        ``studies``
     <study>/<line>/offer.json              the helper's offer; clients send nothing before it exists     ``studies``
-    <study>/<line>/versions/<n>.json       version n: weights, state, lineage; the truth                 ``versions``
+    <study>/<line>/versions/<n>.json       version n: weights, state, lineage; the source of the rest    ``versions``
     <study>/<line>/fences/<n>.json         marks that a fence is in the place of version n               ``versions``
-    <study>/<line>/held/<n>.json           a version held back by a round: for people to decide, or until
-                                           a stage has shown enough; or the version in its place         ``held``
-    <study>/<line>/held/<n>.heard.json     the stage as the last round has read it; for status pages     ``held``
+    <study>/<line>/held/<n>.json           a version held by a round, until the operator or the stage's
+                                           results decide; or the version that replaces it               ``held``
+    <study>/<line>/held/<n>.heard.json     the stage as read by the last round; for status pages         ``held``
     <study>/<line>/asked/                  requests to the helper of a two-server line, and answers
                                            (:mod:`fedping.model_store.helper_requests`)
-    <study>/<line>/public/<n>.json         what clients fetch, for a static file server; derived         ``public``
-    <study>/<line>/public/latest.json      the same of the head                                          ``public``
-    <study>/<line>/public/staged-<n>.json  the same of a version that a share of the clients gets first  ``public``
+    <study>/<line>/public/<n>.json         version n for clients, on a static file server; derived       ``public``
+    <study>/<line>/public/latest.json      the head for clients; derived                                 ``public``
+    <study>/<line>/public/staged-<n>.json  a staged version for its share of the clients; derived        ``public``
 
 The last column names the part of :class:`ModelStore` that reads and writes the file.
 
-The head of a line is the newest version of an unbroken chain: each file is named by its document's number, is of this
-study, line and model spec, and names its parent and the parent's digest. A version's file is created or not at all, so
-two publishers of one parent can't both succeed. A number is followed by the next, unless a fence exists, which names
-the next one (:func:`fedping.model_store.decisions.continue_at`). All files but the public ones and the markers below
-``fences`` have a checksum (:mod:`fedping.model_store.documents`).
+The head of a line is the newest version of an unbroken chain: each file is named by its document's number, belongs to
+this study, line and model spec, and names its parent and the parent's digest. A version's file is only created, never
+replaced, so two publishers of versions with the same parent can't both succeed. Numbers are consecutive, except after a
+fence, which names the next number (:func:`fedping.model_store.decisions.continue_at`). All files except the public
+files and the markers below ``fences`` have a checksum (:mod:`fedping.model_store.documents`).
 """
 
 from __future__ import annotations
@@ -65,19 +65,19 @@ class VersionConflict(FedpingError):
 class ModelStore:
     """Studies and the versions of their lines, over any :class:`fedping.protocol.storage.Storage`.
 
-    The parts read and write one kind of file each. Creating a study, publishing and holding a version concern several
-    of them, and are methods of the store.
+    Each part reads and writes one kind of file. Creating a study, publishing a version and holding a version involve
+    several parts, and are methods of the store.
 
     Attributes:
-        where: names the store in messages.
+        where: the store's name in messages.
         documents: the files by key, with checksums.
-        history: by study the entries of its history.
-        notes: by study what people note about it.
+        history: the entries of each study's history.
+        notes: users' notes about each study.
         studies: settings, declared states and offers.
         versions: the versions as stored, and the chains that they form.
-        lines: the heads of lines, and what was lost.
+        lines: the heads of lines, and lost versions.
         held: held and staged versions.
-        public: what clients fetch.
+        public: the documents that clients fetch.
     """
 
     def __init__(self, storage: Storage, where: str) -> None:
@@ -93,7 +93,7 @@ class ModelStore:
 
     @property
     def is_near(self) -> bool:
-        """Whether a look-up costs next to nothing: the store is in a folder."""
+        """Whether the store is in a folder, so that a look-up costs next to nothing."""
         return not self.documents.storage.far
 
     def is_empty(self) -> bool:
@@ -101,19 +101,19 @@ class ModelStore:
         return not (self.documents.folders() or self.documents.names(""))
 
     def check_publishing(self) -> None:
-        """Check, before the work on a version, for anything that would prevent its publication.
+        """Check that versions can be published; called before the work on a version.
 
         Raises:
-            FedpingError: nothing can be written, or this place can't publish a version once and whole.
+            FedpingError: nothing can be written, or this place can't create a file completely and only once.
         """
         self.documents.check_writing()
 
     def study(self, name: str) -> Study:
-        """Return a study with its present settings; raises :class:`StoreError` if it doesn't exist."""
+        """Return a study with its present settings; raise :class:`StoreError` if it doesn't exist."""
         return self.studies.study(name)
 
     def version(self, study: str, line: str, iteration: int) -> Version:
-        """Return a version; raises :class:`StoreError` if it doesn't exist, can't be read, or is another."""
+        """Return a version; raise :class:`StoreError` if it doesn't exist, can't be read, or doesn't match its key."""
         return self.versions.version(study, line, iteration)
 
     def iterations(self, study: str, line: str) -> list[int]:
@@ -133,16 +133,16 @@ class ModelStore:
     ) -> bool:
         """Store a study and version 0 of each of its lines; return False if exactly this study already existed.
 
-        Safe to repeat: anything that an interrupted call left out is added.
+        The call can be repeated: it adds everything that an interrupted call left out.
 
         Args:
             study: the study.
             first_versions: version 0 of each of its lines.
-            noted: by line, the newest version that is known to have been published; -1 for none.
+            noted: the newest version known to have been published, by line; -1 for none.
 
         Raises:
-            StoreError: a study of this name exists and differs; version 0 of a line was lost, and would be published
-                a second time, or exists without the weights that it should take over; or another study takes telemetry
+            StoreError: a different study of this name exists; version 0 of a line was lost, and would be published a
+                second time, or exists with other weights than it should take over; or another study accepts telemetry
                 of the same type. Nothing was written.
         """
         if study.telemetry:
@@ -168,7 +168,7 @@ class ModelStore:
         return created
 
     def _refuse_another_beginning(self, first: Version) -> None:
-        """Raise :class:`StoreError` if version 0 exists, and took over other weights than it should."""
+        """Raise :class:`StoreError` if version 0 exists with a different warm start."""
         wanted = first.lineage.warm_start
         if wanted is None or not self._exists(first):
             return
@@ -184,15 +184,15 @@ class ModelStore:
             )
 
     def publish(self, version: Version) -> None:
-        """Publish a version if its parent is the head; the compare-and-swap of a line.
+        """Publish a version if its parent is still the head: the compare-and-swap of a line.
 
-        The version is first read as a client and as the next round would read it.
+        First, the version is read as a client and as the next round will read it.
 
         Raises:
             VersionConflict: the head is no longer the version's parent; nothing was written.
-            UnfitModel: no client could read it.
-            StoreError: the version doesn't fit its study, versions after the head were lost, or a stray file is in
-                the way; nothing was written.
+            UnfitModel: no client could read the version.
+            StoreError: the version doesn't fit its study, versions after the head were lost, or a stray file has its
+                name; nothing was written.
         """
         line = self.study(version.study).line(version.line)
         head = self.head(version.study, version.line)
@@ -215,13 +215,13 @@ class ModelStore:
         self.public.refresh(version.study, version.line)
 
     def hold(self, version: Version) -> None:
-        """Keep a version that isn't to be published before it is decided; the first for its parent stays.
+        """Hold a version until the decision whether to publish it; a version already held for its parent stays.
 
-        If it is staged, refreshing the public documents shows it to clients.
+        If it is staged, clients get it once the public documents are refreshed.
 
         Raises:
-            VersionConflict: the head is no longer the version's parent; nothing was kept.
-            UnfitModel: no client could read it.
+            VersionConflict: the head is no longer the version's parent; nothing was written.
+            UnfitModel: no client could read the version.
         """
         head = self.head(version.study, version.line)
         if (version.parent, version.parent_digest) != (head.iteration, head.digest):
@@ -241,7 +241,7 @@ class ModelStore:
             )
 
     def _fence_off(self, version: Version, head: Version) -> None:
-        """Take the number after the head with a fence; raise if a round took it, or another the version's number."""
+        """Create a fence under the number after the head; raise an error if this or the version's number is taken."""
         if self._exists(version):
             raise StoreError(
                 f"{self.where}/{_key(version)} exists, but is not a version of the line. Move it away, or give a "
@@ -270,7 +270,7 @@ class ModelStore:
 
 
 def store_at(where: Place) -> ModelStore:
-    """Return the store at a place, whether or not it exists; nothing is read or written."""
+    """Return the store at a place, which needn't exist; nothing is read or written."""
     return ModelStore(open_storage(where, headers), str(where))
 
 
@@ -278,8 +278,8 @@ def open_store(where: Place, *, create: bool = False) -> ModelStore:
     """Open the store in a local folder or in a bucket.
 
     Raises:
-        StoreError: the folder doesn't exist, or the bucket has nothing there (and ``create`` is False), or the path is
-            a file.
+        StoreError: the folder doesn't exist or the bucket's folder is empty, and ``create`` is False; or the path is a
+            file.
         FedpingError: the object store doesn't answer.
     """
     if isinstance(where, Bucket):

@@ -1,4 +1,4 @@
-"""The studies of a store: their settings and declared states, with a history of both, and their helpers' offers."""
+"""The studies of a store: their settings and declared states, the history of both, and their helpers' offers."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Studies:
         return sorted(name for name in self._documents.folders() if self._documents.stamp(_study_key(name)) is not None)
 
     def create(self, study: Study) -> bool:
-        """Write the document of a study; return False if one of this name exists, and nothing was written."""
+        """Write the document of a new study; return False, without writing, if a study of this name exists."""
         return self._documents.create(_study_key(study.name), sealed(with_format(canonical_json(study))))
 
     def refuse_second_taker(self, study: Study) -> None:
-        """Raise :class:`StoreError` if another study takes telemetry of the same type, which names no study."""
+        """Raise :class:`StoreError` if another study accepts telemetry of the same type; its requests name no study."""
         for name in self.names():
             try:
                 other = self.study(name)
@@ -53,15 +53,15 @@ class Studies:
         return self._documents.visible_stamp(_study_key(name))
 
     def study(self, name: str) -> Study:
-        """Return a study with its present settings; raises :class:`StoreError` if it doesn't exist."""
+        """Return a study with its present settings; raise :class:`StoreError` if it doesn't exist."""
         return self.settings(name)[1]
 
     def settings(self, name: str, number: int | None = None) -> tuple[int, Study]:
-        """Return the settings of a study, and the number of the entry of its history that has them.
+        """Return the settings of a study, and the number of the history entry that contains them.
 
         Args:
             name: the study's name.
-            number: of the entry; 0 for the settings at creation, None for the newest.
+            number: the entry's number; 0 for the settings at creation, None for the present settings.
 
         Raises:
             StoreError: the study doesn't exist, or its settings can't be read.
@@ -75,7 +75,7 @@ class Studies:
         return number, self._settings.value(key, self._documents.stamp(key), lambda: self._changed(name, number))
 
     def _changed(self, name: str, number: int) -> Study:
-        """Return a study as an entry of its history changed it."""
+        """Return a study as changed by an entry of its history."""
         entry = self._history.entry(name, number)
         if entry.study is None or entry.study.name != name:
             raise Damaged(
@@ -85,11 +85,11 @@ class Studies:
         return entry.study
 
     def settings_entry(self, name: str) -> int:
-        """Return the number of the entry with the present settings, as :meth:`settings`, without reading them."""
+        """Return the number of the history entry with the present settings, without reading these."""
         return self._history.standing(name).settings
 
     def created(self, name: str) -> Study:
-        """Return a study with the settings of its creation; raises :class:`StoreError` if it doesn't exist."""
+        """Return a study with its settings at creation; raise :class:`StoreError` if it doesn't exist."""
         documents, key = self._documents, _study_key(name)
         data = documents.read_whole(key)
         if data is None:
@@ -109,7 +109,7 @@ class Studies:
         """Return the last declared state of a study; running if none was declared.
 
         Raises:
-            StoreError: it can't be read, or was written by a later version; declaring it again repairs this.
+            StoreError: the state can't be read, or was written by a later version; declaring it again repairs this.
         """
         key = _state_key(study)
         data = self._documents.read_whole(key)
@@ -120,12 +120,12 @@ class Studies:
         return standing.declared if standing.number > declared.entry else declared
 
     def declare(self, study: str, declared: Declared, *, after: int | None = None) -> None:
-        """Declare the state of a study, and record it in the history; nothing changes if it is the present state.
+        """Declare the state of a study, and record it in the history; do nothing if it is already the present state.
 
         Args:
             study: the study's name.
             declared: the state, its time, author and reason.
-            after: the newest known entry of the history; None for the newest there is.
+            after: the newest entry of the history that the caller knows; None for the newest that exists.
 
         Raises:
             HistoryConflict: a newer entry exists; nothing was written.
@@ -155,13 +155,13 @@ class Studies:
     def change(
         self, changed: Study, told: tuple[str, ...], *, at: str, by: str = "", because: str = "", after: int
     ) -> int:
-        """Give a study other settings, from its next rounds on; return the number of the entry of its history.
+        """Change a study's settings from its next rounds on; return the number of the new history entry.
 
-        `fedping.protocol.study_changes` checks whether these changes are allowed.
+        The caller checks whether these changes are allowed, with `fedping.protocol.study_changes`.
 
         Raises:
             HistoryConflict: a newer entry than ``after`` exists; nothing was written.
-            StoreError: the study doesn't exist, or another takes telemetry of the same type.
+            StoreError: the study doesn't exist, or another study accepts telemetry of the same type.
         """
         entry = self._next(changed.name, "changed", told, at, by, because, after)
         self._history.append(changed.name, replace(entry, settings=entry.number, study=changed))
@@ -182,7 +182,7 @@ class Studies:
         """Record the deletion of landed pings in a study's history; arguments as in :class:`Entry`.
 
         Raises:
-            HistoryConflict: another process added an entry at the same moment; nothing was written.
+            HistoryConflict: another process added an entry at the same time; nothing was written.
             StoreError: the study doesn't exist.
         """
         entry = self._next(study, kind, told, at, by, because, self._history.standing(study).number)
@@ -202,7 +202,7 @@ class Studies:
         )
 
     def history(self, study: str) -> list[Entry]:
-        """Return the entries of a study's history, the oldest first; raises :class:`StoreError` if one is damaged."""
+        """Return the entries of a study's history, oldest first; raise :class:`StoreError` if an entry is damaged."""
         self.created(study)
         return [self._history.entry(study, number) for number in range(1, self._history.newest(study) + 1)]
 
@@ -219,25 +219,26 @@ class Studies:
         """Return the published offer of a line's helper; None if there is none.
 
         Raises:
-            StoreError: it can't be read, or was written by a later version; publishing it again repairs this.
+            StoreError: the offer can't be read, or was written by a later version; publishing it again repairs this.
         """
         documents, key = self._documents, _offer_key(study, line)
         data = documents.read_whole(key)
         return None if data is None else documents.decode(documents.without_format(unsealed(data), key), Offer, key)
 
     def offers(self, study: Study) -> dict[str, Offer]:
-        """Return the published offers of a study's two-server lines, by line; raises as :meth:`offer` does."""
+        """Return the published offers of a study's two-server lines, by line; raise the errors of :meth:`offer`."""
         shared = [line.name for line in study.lines if line.privacy is not None and line.privacy.shared is not None]
         offers = {name: self.offer(study.name, name) for name in shared}
         return {name: offer for name, offer in offers.items() if offer is not None}
 
     def publish_offer(self, study: str, line: str, offer: Offer) -> Offer | None:
-        """Publish the offer of a line's helper in place of the present one, which is returned.
+        """Publish the offer of a line's helper; return the previous offer, None if there was none or it is unreadable.
 
-        Clients verify it again, so these bytes needn't be trusted, but an offer that doesn't fit would silence them.
+        The offer needn't be trusted, because clients verify it again. But with an unsuitable offer they would send
+        nothing.
 
         Raises:
-            InvalidSettings: it doesn't fit the line, its key can't be sealed for, or it is older than the present one.
+            InvalidSettings: the offer doesn't fit the line, its key is invalid, or it is older than the present offer.
             StoreError: the study doesn't exist.
         """
         of = self.study(study)
@@ -271,7 +272,7 @@ def _offer_key(study: str, line: str) -> str:
 
 
 def _made_at(terms: Terms) -> datetime:
-    """Return the time of an offer; long ago if it can't be read."""
+    """Return the time of an offer; a time long ago if it can't be read."""
     try:
         made = datetime.fromisoformat(terms.made)
     except ValueError:

@@ -1,4 +1,4 @@
-"""A version of a model line: weights, optimizer state and lineage in one document; and parts of it."""
+"""A version of a model line: weights, optimizer state and lineage in one document; and types for parts of it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LinkState: TypeAlias = dict[str, tuple[float, ...]]
 """The state of one link of the server's chain: named vectors of doubles."""
 
 ChainState: TypeAlias = dict[str, LinkState] | tuple[LinkState, ...]
-"""The state of the chain by link name, without stateless links; in format 1, the state of each link, in order."""
+"""The state of the server's chain by link name, without stateless links; in format 1, a tuple of all links' states."""
 
 FORMAT = 2
 """Format of new versions. In format 1 the state has no names."""
@@ -31,17 +31,17 @@ NEWEST_FORMAT = TAKEN_OVER_FORMAT
 """The newest format that can be read."""
 
 CLOCKS_APART_MS = 60_000
-"""Milliseconds that two clocks may differ without a warning; clocks that follow NTP differ by a few."""
+"""Maximum difference of two clocks without a warning, in milliseconds; clocks set by NTP differ by a few."""
 
 
 class InputFile(Struct, frozen=True, omit_defaults=True):
     """A landed file that a round read.
 
     Attributes:
-        path: its path below the landing folder.
-        rows: its number of rows at that time.
-        age: number of versions that its pings are behind the round's own.
-        digest: identity of its content (`fedping.protocol.landed_file`); empty in older versions.
+        path: the file's path below the landing folder.
+        rows: number of rows at the time of the round.
+        age: age of its pings, in versions before the round's version.
+        digest: identity of the content (`fedping.protocol.landed_file`); empty in older versions.
     """
 
     path: str
@@ -51,17 +51,17 @@ class InputFile(Struct, frozen=True, omit_defaults=True):
 
 
 class Influence(Struct, frozen=True, kw_only=True):
-    """Influence of clients on the model in a round (`fedping.server_jobs.round.influence` says what is exact).
+    """Influence of clients on the model in a round; `fedping.server_jobs.round.influence` describes what is exact.
 
     Attributes:
-        norm_low, norm_median, norm_high: the norms that 5, 50 and 95 % of the updates do not exceed, before clipping,
-            in the units of the clip; each client counts once.
+        norm_low, norm_median, norm_high: 5, 50 and 95 % quantiles of the updates' norms before clipping, in the units
+            of the clip; each client counts once.
         norm_most: the largest norm.
         bound: the norm at which updates were clipped; None if they were not.
         clipped: share of updates that were longer; each client counts once.
-        agreement: difference between the numbers of clients that push a weight to either side, as a share of all that
-            push it, over all weights: 1 where all agree. None if no client pushes.
-        half: number of clients, strongest first, that make up half of the total pull: vote times length.
+        agreement: absolute difference between the numbers of clients that push a weight up and down, divided by their
+            sum, over all weights: 1 if all agree. None if no client pushes a weight.
+        half: number of clients that together make up half of the total pull (vote times length), strongest first.
         new_clients: approximate number of clients without a usable update in any earlier round; None if not counted.
     """
 
@@ -84,10 +84,10 @@ class Aggregate(Struct, frozen=True, kw_only=True):
         clients: number of clients.
         weight: sum of the weights: the number of clients, pings or examples, by the pipeline's weighting.
         mean: weighted mean update, of length m.
-        m2: weighted sum of squared deviations from it, of length m.
-        influence: None if not measured: in older versions, and for lines whose single updates say nothing.
-        capped: number of clients with a usable ping that claims more examples than the study's limit, at which it
-            counts; None if there is no limit, and in older versions.
+        m2: weighted sum of squared deviations from the mean, of length m.
+        influence: influence of clients; None in older versions, and for lines whose single updates are meaningless.
+        capped: number of clients with a usable ping that claims more examples than the study's limit, and counts as the
+            limit; None if there is no limit, and in older versions.
     """
 
     pings: int
@@ -113,8 +113,9 @@ class ClientSketch(Struct, frozen=True, kw_only=True):
 class Winsorised(Struct, frozen=True, kw_only=True):
     """Winsorised metrics of an arm over its clients with an example.
 
-    A client's loss and rank are the means of its pings, its examples their sum (`fedping.server_jobs.round.winsorising`
-    describes the counting). The errors are standard errors. The rank is null where nothing is ranked.
+    A client's loss and rank are means over its pings, and its examples are their sum
+    (`fedping.server_jobs.round.winsorising` describes the counting). The errors are standard errors. The rank is null
+    if nothing is ranked.
     """
 
     clients: int
@@ -126,7 +127,7 @@ class Winsorised(Struct, frozen=True, kw_only=True):
 
 
 class OutcomeLevel(Struct, frozen=True, kw_only=True):
-    """The mean of a guarded outcome over an arm's clients, each with its mean over choices, and its standard error."""
+    """Mean and standard error of a guarded outcome over an arm's clients; a client counts by its mean over choices."""
 
     clients: int
     mean: float
@@ -149,12 +150,12 @@ class ArmSummary(Struct, frozen=True, kw_only=True):
     Attributes:
         pings: number of pings.
         examples: number of examples.
-        loss: mean over all examples behind the arm's pings; null without any.
-        rank_selected: mean over all examples behind the arm's pings; null without any, and where nothing is ranked.
-        winsorised: metrics that a few clients can't move, whatever they claim; null if the study doesn't request them,
-            or without an example.
+        loss: mean over all examples of the arm's pings; null without examples.
+        rank_selected: mean over all examples of the arm's pings; null without examples, and if nothing is ranked.
+        winsorised: metrics that a few clients' claims can't move; null if the study doesn't request them, or without an
+            example.
         clipped: number of pings whose loss counted as the study's ``clip_loss``.
-        outcomes: null unless the line's guardrail compares one.
+        outcomes: the outcome that the line's guardrail compares; null if it compares none.
     """
 
     digest_name: ClassVar[str] = "ArmSummary"
@@ -168,7 +169,7 @@ class ArmSummary(Struct, frozen=True, kw_only=True):
     outcomes: dict[str, OutcomeLevel] | None = None
 
     def level(self, metric: str) -> Level | None:
-        """Return the level that decisions use: the winsorised mean by client if it exists, else the mean by example.
+        """Return a metric's level for decisions: the winsorised mean by client if it exists, else the mean by example.
 
         An outcome has bounds, so its mean by client is not winsorised.
         """
@@ -187,7 +188,7 @@ Decision: TypeAlias = Literal["", "released", "discarded", "rolled_back", "promo
 
 
 class StageResult(Struct, frozen=True, kw_only=True):
-    """One side of a stage: its clients with an example, and the metrics of each arm there."""
+    """One side of a stage: the number of its clients with an example, and the metrics of each arm on this side."""
 
     clients: int = 0
     arms: dict[str, ArmSummary] = {}
@@ -198,10 +199,9 @@ class StageState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         share: share of the clients.
-        tried: clients of the share, with pings of the staged version. None before a round has read them, and where
-            people have decided.
-        stayed: the other clients, with pings of the previous version that have landed in the meantime. None in the same
-            cases.
+        tried: clients of the share, with pings of the staged version. None before a round has read these pings, and if
+            the operator has decided.
+        stayed: the other clients, with pings of the previous version that landed meanwhile. None in the same cases.
     """
 
     share: float
@@ -212,16 +212,16 @@ class StageState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class GuardState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """State of a line's guard (`fedping.protocol.guard`).
 
-    A version with alarms was held until a person decided. A version with a ``stage`` was staged until the stage's
-    results decided.
+    A version with alarms was held until the operator decided. A version with a ``stage`` was staged until the stage's
+    results led to a decision.
 
     Attributes:
         figures: figures of the last rounds by name, oldest first, with this round's last.
-        alarms: a sentence for each figure that stands out, or the reason for a rollback.
-        decision: ``released`` for a held version. ``discarded`` for a version that repeats the previous one in the
-            place of a held one. ``rolled_back`` for a version that repeats an older one because the guard rolled the
-            line back automatically. ``promoted`` for a staged version that was released to all clients. ``withdrawn``
-            for a version that repeats the previous one in the place of a staged one. Else empty.
+        alarms: a sentence for each figure that is too high, or the reason for a rollback.
+        decision: ``released`` for a held version that was published. ``discarded`` for a version that repeats the
+            previous version instead of a held one. ``rolled_back`` for a version that repeats an older version because
+            the guard rolled the line back automatically. ``promoted`` for a staged version that was released to all
+            clients. ``withdrawn`` for a version that repeats the previous version instead of a staged one. Else empty.
         beyond: number of consecutive rounds that exceeded the guardrail, including this one.
         stage: the stage of a staged version.
     """
@@ -234,17 +234,18 @@ class GuardState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def gives_up(self) -> bool:
-        """Whether it belongs to a version that replaces a staged one."""
+        """Whether this is the state of a version that replaces a staged version."""
         return self.stage is not None and self.decision in ("withdrawn", "discarded")
 
 
 class Answered(Struct, frozen=True, kw_only=True):
-    """The helper that a round of a two-server line aggregated with (`fedping.protocol.sharing`).
+    """The helper's part in a round of a two-server line (`fedping.protocol.sharing`).
 
     Attributes:
         helper: the identity of the second server.
         request, answer: digests of the request and of the answer.
-        refused: the number of clients whose share it couldn't use: sealed for something else, or sent twice.
+        refused: the number of clients whose share the helper couldn't use, because it was sealed for another context or
+            sent twice.
     """
 
     helper: str
@@ -254,22 +255,23 @@ class Answered(Struct, frozen=True, kw_only=True):
 
 
 class PrivacyEvent(Struct, frozen=True, kw_only=True):
-    """The release of a round of a private line, and its privacy cost; every number in it is noisy.
+    """The release of a round of a private line, in which every number is noisy, and its privacy cost.
 
     Attributes:
-        released: for each arm that follows the line, the sum of its clients' vectors, noise included, as m + 3 whole
+        released: the sum of the clients' vectors for each arm that follows the line, noise included, as m + 3 whole
             numbers (`fedping.protocol.privacy`).
-        sigma: standard deviation of the discrete Gaussian noise on each number; 0 where clients add all the noise
-            themselves. Numbers that no client can move have none.
-        sensitivity: maximum Euclidean norm of a client's vector. ``sigma`` is ``noise_multiplier`` times it; on a
-            two-server line, √2 times that, because both servers add this noise.
+        sigma: standard deviation of the discrete Gaussian noise on each number; 0 if clients add all the noise
+            themselves. Numbers that no client can move have no noise.
+        sensitivity: maximum Euclidean norm of a client's vector. ``sigma`` is ``noise_multiplier`` times the
+            sensitivity; on a two-server line, √2 times as much, because both servers add this noise.
         sampling: share of the clients that counted.
         releases: number of the line's releases so far, including this one.
-        epsilon, delta: the guarantee of all of them together, by ``accountant``; None where the operator gives none.
-        key_digest: SHA-256 of the privacy key, which samples clients or signs requests to helpers; empty where neither
-            happens.
-        stepped: whether the weights moved: not if too few clients were seen, or if the step led to impossible weights.
-        shared: the helper's answer for a two-server line; None for others.
+        epsilon, delta: the guarantee of all releases together, by ``accountant``; None if the operator gives none.
+        key_digest: SHA-256 of the privacy key, which samples clients or signs requests to helpers; empty if neither is
+            used.
+        stepped: whether the weights moved. They don't move if too few clients were seen, or if the step led to
+            impossible weights.
+        shared: the helper's answer for a two-server line; None for other lines.
     """
 
     released: dict[str, tuple[int, ...]]
@@ -287,14 +289,14 @@ class PrivacyEvent(Struct, frozen=True, kw_only=True):
 
 
 class Ancestor(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A version of another line that weights were taken from, and the guarantee that its clients had.
+    """A version of another line from which weights were taken, and the guarantee of that line's clients.
 
     Attributes:
-        study, line, iteration: the version, in whichever store it was.
+        study, line, iteration: the version; it may have been in another store.
         digest: the version's unique digest.
         private: whether its line was private.
-        epsilon, delta: the central guarantee of all releases of its line up to that version; None if there is none.
-        local_epsilon: the guarantee of each contribution, by noise that its clients added; None if they added none.
+        epsilon, delta: the central guarantee of all releases of its line up to this version; None without a guarantee.
+        local_epsilon: the guarantee of each contribution through the clients' own noise; None if they added none.
     """
 
     study: Name
@@ -308,18 +310,18 @@ class Ancestor(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def told(self) -> str:
-        """Return the version in words."""
+        """Return the version as a phrase."""
         return f"version {self.iteration} of {self.study}/{self.line}"
 
 
 class WarmStart(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Source of a version 0 whose weights aren't the spec's start values.
+    """Source of the weights of a version 0 that doesn't start at the spec's start values.
 
     Attributes:
         taken: the version that the weights come from.
-        renamed: name in that version of each renamed weight or block of this line; "" for one that starts from the
-            spec.
-        before: the versions that the weights of ``taken`` came from in turn, nearest first.
+        renamed: the old name of each renamed weight or block of this line, in ``taken``; "" if it starts at the spec's
+            values.
+        before: earlier sources: the versions that the weights of ``taken`` came from in turn, nearest first.
     """
 
     taken: Ancestor
@@ -328,29 +330,30 @@ class WarmStart(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Lineage(Struct, frozen=True, kw_only=True):
-    """Origin of a version; enough to recompute it, bit for bit.
+    """Origin of a version, sufficient to recompute the version bit for bit.
 
     Attributes:
-        origin: how the version came about.
-        code_version: the fedping that computed it.
+        origin: kind of the version's origin, such as a round or a rollback.
+        code_version: the version of fedping that computed it.
         config_digest: digest of the line's settings.
         inputs: the landed files that the round read; empty for a private line.
         counts: number of the round's pings by outcome (``used``, ``duplicate``, ``other_arm``, …), and of pings of
-            other versions that had landed since (``stale``, ``future``), which are counted but not mixed in.
+            other versions that had landed meanwhile (``stale``, ``future``), which are counted but not used.
         arms: metrics of each arm.
-        ages: the ``used`` pings by their age, in versions before the parent, from 0 on; empty where
-            older pings are not merged.
+        ages: number of ``used`` pings by age, in versions before the parent, from 0 on; empty if older pings aren't
+            used.
         aggregate: aggregate of the usable pings; None without a round, and for a private line.
         window_end_ms: landing time (milliseconds since 1970) up to which pings of other versions have been counted.
-        restored: the version that a rollback repeats, or that the line was ``continued`` from, under a number that no
-            client can have seen.
+        restored: the version that this version repeats, after a rollback, or when the line was ``continued`` at a
+            number that no client can have seen.
         guard: state of the line's guard; None if it has none.
-        stopped: whether a round rolled back to the best version because early stopping ended the training. While it is
-            the newest version, no round publishes another.
-        known: sketch of the clients of all rounds so far, if the guard compares the number of new ones.
-        privacy: release of a round of a private line; ``counts`` and ``arms`` then have only what follows from it.
-        settings: entry of the study's history (`fedping.model_store.history`) with the round's settings; 0 for those of
-            its creation.
+        stopped: whether a round rolled back to the best version because early stopping ended the training. While this
+            version is the newest, no round publishes another.
+        known: sketch of the clients of all rounds so far, if the guard compares the number of new clients.
+        privacy: release of a round of a private line; ``counts`` and ``arms`` then have only values that follow from
+            the release.
+        settings: number of the entry in the study's history (`fedping.model_store.history`) with the round's settings;
+            0 for the settings at creation.
         shards: number of parts into which the round divided the clients; it affects the last bits of the means.
         warm_start: source of a version 0's weights; None if they are the spec's start values.
     """
@@ -383,12 +386,12 @@ class Version(Struct, frozen=True, kw_only=True, dict=True):
         format: format of the document.
         iteration: number of the version.
         parent: number of the previous version; None for version 0.
-        parent_digest: digest of the very parent that it was computed from.
+        parent_digest: digest of the parent that the version was computed from.
         created: time of publication, ISO 8601 in UTC.
         names: names of the weights; empty if the spec has blocks.
-        model: weights as clients get them, with integer weights rounded.
-        weights: the optimizer's doubles.
-        state: state of the server's chain.
+        model: weights as published for clients, with integer weights rounded.
+        weights: the optimizer's own weights, as unrounded doubles.
+        state: optimizer state, of the server's chain.
         lineage: origin of the version.
     """
 
@@ -408,17 +411,17 @@ class Version(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the document; computed once, since with a million weights that takes seconds."""
+        """SHA-256 of the document; cached, because computing it takes seconds for a million weights."""
         return digest_of(self)
 
     @property
     def staged(self) -> StageState | None:
-        """Its stage, if it is held for that alone."""
+        """The version's stage, if it is held only for that; else None."""
         return staged_by(self.lineage.guard)
 
     @property
     def unreadable(self) -> str | None:
-        """Position of a number that JSON can't represent, infinity or NaN; such a document would be unreadable."""
+        """Position of an infinite or NaN number, with which the document would be unreadable JSON; None without one."""
         made = self.lineage.aggregate
         vectors = {"model": self.model, "weights": self.weights}
         links = self.state.items() if isinstance(self.state, dict) else enumerate(self.state)
@@ -433,14 +436,14 @@ class Version(Struct, frozen=True, kw_only=True, dict=True):
 
 
 def staged_by(guard: GuardState | None) -> StageState | None:
-    """Return the stage of a version that is held only for it; else None."""
+    """Return the stage of a version that is held only for its stage; else None."""
     return guard.stage if guard is not None and not guard.alarms and not guard.decision else None
 
 
 class PublicPart(Struct, frozen=True, kw_only=True):
     """The part of a version that clients fetch, a :class:`protocol.model.ModelDocument` without state and lineage.
 
-    When it is read from a version's JSON, its numbers keep their text. ``staged`` is never present.
+    Numbers keep their exact text from the version's JSON. ``staged`` is never present.
     """
 
     model: Raw
@@ -455,7 +458,7 @@ class PublicPart(Struct, frozen=True, kw_only=True):
 
 
 class Link(Struct, frozen=True, kw_only=True):
-    """The part of a version that ties it to its place; reading it from the JSON skips the numbers."""
+    """The part of a version that identifies it and its parent; reading this part from JSON skips the weights."""
 
     study: str
     line: str
@@ -466,19 +469,19 @@ class Link(Struct, frozen=True, kw_only=True):
 
 
 class GuardPart(Struct, frozen=True, kw_only=True):
-    """The guard's part of a lineage."""
+    """The part of a lineage with the guard's state."""
 
     guard: GuardState | None = None
 
 
 class HeldPart(Link, frozen=True, kw_only=True):
-    """The part of a held version with its place and the reason for holding it."""
+    """The part of a held version that identifies it, and shows the reason for holding it."""
 
     lineage: GuardPart
 
 
 class Counted(Struct, frozen=True, kw_only=True):
-    """An aggregate without its vectors."""
+    """The part of an aggregate without its vectors."""
 
     pings: int
     clients: int
@@ -486,7 +489,7 @@ class Counted(Struct, frozen=True, kw_only=True):
 
 
 class Charge(Struct, frozen=True, kw_only=True):
-    """The release of a private line without its vectors."""
+    """The part of a private release without its vectors."""
 
     sigma: float
     sensitivity: float
@@ -496,7 +499,7 @@ class Charge(Struct, frozen=True, kw_only=True):
 
 
 class Tally(Struct, frozen=True, kw_only=True):
-    """The outcome part of a lineage."""
+    """The part of a lineage with the round's outcome."""
 
     origin: Literal["created", "round", "rollback", "continued"]
     counts: dict[str, int] = {}
@@ -510,7 +513,7 @@ class Tally(Struct, frozen=True, kw_only=True):
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """The outcome of a version's round; read from the version's JSON without its weights."""
+    """The outcome of a version's round; reading it from the version's JSON skips the weights."""
 
     iteration: int
     created: str
@@ -518,7 +521,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 class SourcesPart(Struct, frozen=True, kw_only=True):
-    """The part of a lineage with the landed files that a version was made from."""
+    """The part of a lineage with the landed files that a version was computed from."""
 
     origin: Literal["created", "round", "rollback", "continued"]
     inputs: tuple[InputFile, ...] = ()
@@ -527,7 +530,7 @@ class SourcesPart(Struct, frozen=True, kw_only=True):
 
 
 class Sources(Struct, frozen=True, kw_only=True):
-    """The landed files that a version was made from; read from the version's JSON without its weights."""
+    """The landed files that a version was computed from; reading them from the version's JSON skips the weights."""
 
     iteration: int
     parent: int | None
@@ -535,11 +538,11 @@ class Sources(Struct, frozen=True, kw_only=True):
 
 
 class Fence(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Takes the place of version ``after`` + 1 where a line continues at a higher number, ``goes_on_at``.
+    """A marker in the place of version ``after`` + 1, where a line continues at a higher number, ``goes_on_at``.
 
-    The numbers in between were published once, and lost when an older copy of the store was restored. A fence is
-    written by the same compare-and-swap as a version, so no round can publish in its place; the version that it names
-    follows it and version ``after``.
+    The numbers in between were published once, and lost when a backup of the store was restored. A fence is written by
+    the same compare-and-swap as a version, so no round can publish under its number. Version ``goes_on_at`` follows
+    version ``after``.
     """
 
     study: str
@@ -562,7 +565,7 @@ def first_version(
     weights: tuple[float, ...] | None = None,
     warm_start: WarmStart | None = None,
 ) -> Version:
-    """Return version 0 of a line, with the spec's start weights or with others and their source."""
+    """Return version 0 of a line, with the spec's start weights, or with other weights and their source."""
     weights = spec.start if weights is None else weights
     return Version(
         format=FORMAT if warm_start is None else TAKEN_OVER_FORMAT,
@@ -582,10 +585,10 @@ def first_version(
 
 
 def date_trouble(created: str, parent_created: str | None, now_ms: float) -> str | None:
-    """Return a phrase for the problem with a version's date; None if it is plausible.
+    """Return a phrase for the problem with a version's date; None if the date is plausible.
 
     Args:
-        created: time of publication by the clock of the machine that published it, ISO 8601 in UTC.
+        created: time of publication by the publisher's clock, ISO 8601 in UTC.
         parent_created: its parent's time of publication; None if it has no parent.
         now_ms: the present time by this machine's clock, Unix ms.
     """

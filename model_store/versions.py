@@ -1,7 +1,7 @@
-"""The versions of lines as stored: one file a number, and the chain that a line's files form.
+"""The stored versions of lines: one file for each number, and the chain that a line's files form.
 
-Numbers follow each other without a gap, except for fences (:class:`fedping.model_store.version.Fence`). A file after
-any other gap was put there by something else, or is left over after versions were lost; it is never the head.
+Numbers are consecutive, except after fences (:class:`fedping.model_store.version.Fence`). A file after any other gap is
+foreign, or is left over after versions were lost; it is never the head.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _GOES_ON = b'"goes_on_at"'
 
 
 class MissingVersion(StoreError):
-    """There is no version of this number."""
+    """No version of this number exists."""
 
 
 @dataclass(frozen=True)
 class _LastRead:
-    """The last version read, which is reused with its digest while its bytes stay the same."""
+    """The last version read; it is reused, with its digest, while the file's bytes stay the same."""
 
     key: str
     data: bytes
@@ -43,15 +43,15 @@ class _LastRead:
 
 @dataclass(frozen=True)
 class Chain:
-    """The files of a line, by the names in its folder and the contents of the few files at gaps.
+    """The chain of a line's files, determined from their names and from the contents of the few files at gaps.
 
     Attributes:
         numbers: numbers of its versions, ascending.
-        fences: the number at which the line continues, by the version before each fence.
-        strays: numbers of files that don't follow the others.
-        foreign: names that don't belong to versions.
-        broken: numbers whose fence can't be read, ascending.
-        unfinished: the number that the newest fence leads to, if that version was not written yet.
+        fences: the number at which the line continues after each fence, by the version before the fence.
+        strays: numbers of files that don't follow the chain.
+        foreign: file names that don't belong to versions.
+        broken: numbers with an unreadable fence, ascending.
+        unfinished: the number at which the newest fence continues, if that version was not written yet.
     """
 
     numbers: tuple[int, ...]
@@ -80,7 +80,7 @@ class Versions:
         return self._documents.read(version_key(study, line, iteration))
 
     def version(self, study: str, line: str, iteration: int) -> Version:
-        """Return a version; raises :class:`StoreError` if it doesn't exist, can't be read, or is another."""
+        """Return a version; raise :class:`StoreError` if it doesn't exist, can't be read, or doesn't match its key."""
         key, data = self.version_bytes(study, line, iteration)
         last = self._last_read
         if last is None or (last.key, last.data) != (key, data):
@@ -91,17 +91,17 @@ class Versions:
         return last.version
 
     def outcome(self, study: str, line: str, iteration: int) -> Outcome:
-        """Return the outcome of a version's round, without its weights; raises as :meth:`version` does."""
+        """Return the outcome of a version's round, without its weights; raise the errors of :meth:`version`."""
         key, data = self.version_bytes(study, line, iteration)
         return self._documents.decode(data, Outcome, key)
 
     def sources(self, study: str, line: str, iteration: int) -> Sources:
-        """Return the landed files that a version was made from, without its weights; raises as :meth:`version` does."""
+        """Return the landed files that a version was computed from, without its weights; errors as :meth:`version`."""
         key, data = self.version_bytes(study, line, iteration)
         return self._documents.decode(data, Sources, key)
 
     def version_bytes(self, study: str, line: str, iteration: int) -> tuple[str, bytes]:
-        """Return the key of a version and the bytes stored there."""
+        """Return a version's key and its stored bytes."""
         key = version_key(study, line, iteration)
         data = self._documents.read_whole(key)
         may_be_fence = data is not None and len(data) <= MOST_FENCE_BYTES and _GOES_ON in data
@@ -121,7 +121,7 @@ class Versions:
         return list(self.chain(study, line).numbers)
 
     def chain(self, study: str, line: str) -> Chain:
-        """Return the versions among the files of a line; only fences and a newest file that may be one are read."""
+        """Return the chain of a line's files; this reads only fences, and files that may be fences."""
         names = self._documents.names(f"{study}/{line}/versions")
         numbered = {name: number for name in names if (number := number_in(name)) is not None}
         marked = (number_in(name) for name in self._documents.names(f"{study}/{line}/fences"))
@@ -152,7 +152,7 @@ class Versions:
         return self._documents.stamp(f"{study}/{line}/public/{number}.json") is not None
 
     def is_of_line(self, study: str, line: str, number: int) -> bool:
-        """Return whether the file of a number is that version of the line."""
+        """Return whether the file under a number is the line's version of that number."""
         try:
             link = self._documents.decode(self._documents.read_whole(version_key(study, line, number)) or b"", Link, "")
         except FedpingError:
@@ -160,7 +160,7 @@ class Versions:
         return (link.study, link.line, link.iteration) == (study, line, number)
 
     def fence(self, study: str, line: str, number: int) -> Fence | None:
-        """Return the fence in the place of a version, or None if it is not a fence."""
+        """Return the fence under a version's number; None if the file isn't a fence."""
         key = version_key(study, line, number)
         stamp = self._documents.stamp(key)
         if stamp is None or stamp[-1] > MOST_FENCE_BYTES:
@@ -184,7 +184,7 @@ class Versions:
         return fence if of_here and fence.goes_on_at > number else None
 
     def another(self, key: str, found: Version | Link | PublicPart) -> str:
-        """Return the sentence for a file that is another version than its key says."""
+        """Return the sentence for a file with a version that doesn't match its key."""
         return self._documents.foreign(
             key, f"is version {found.iteration} of line '{found.line}' of study '{found.study}'"
         )
@@ -197,9 +197,9 @@ class Versions:
         )
 
     def written_later(self, study: str, line: str, number: int) -> str | None:
-        """Return a sentence if the version just read has a member that this program doesn't know, else None.
+        """Return a sentence if the version just read has a member that this program doesn't know; else None.
 
-        Its digest would be another one here, and no version could follow it.
+        This program would compute a different digest of the version, so no other version could follow it.
         """
         last, key = self._last_read, version_key(study, line, number)
         if last is None or last.key != key:
@@ -213,7 +213,7 @@ class Versions:
 
 
 def number_in(name: str) -> int | None:
-    """Return the number of a version's file: of ``12.json``, but not ``012.json``, ``1e1.json`` or other digits."""
+    """Return the number in a version's file name such as ``12.json``; None for others, even ``012.json``."""
     stem = name.removesuffix(".json")
     if stem == name or not (stem.isascii() and stem.isdigit()) or len(stem) > 10 or str(int(stem)) != stem:
         return None
@@ -221,7 +221,7 @@ def number_in(name: str) -> int | None:
 
 
 def runs(numbers: Collection[int]) -> list[list[int]]:
-    """Return distinct numbers in ascending order, as runs without a gap."""
+    """Return distinct numbers in ascending order, grouped into runs of consecutive numbers."""
     ordered = sorted(numbers)
     if ordered and ordered[-1] - ordered[0] == len(ordered) - 1:
         return [ordered]
@@ -235,10 +235,10 @@ def readable(name: str) -> str:
 
 
 def version_key(study: str, line: str, iteration: int) -> str:
-    """Return the key of a version, or of the fence in its place."""
+    """Return the key of a version, which is also the key of a fence in its place."""
     return f"{study}/{line}/versions/{iteration}.json"
 
 
 def marker_key(study: str, line: str, slot: int) -> str:
-    """Return the key of the marker of a fence in the place of a version."""
+    """Return the key of the marker file of a fence at this number."""
     return f"{study}/{line}/fences/{slot}.json"

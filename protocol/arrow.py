@@ -44,7 +44,7 @@ def _fields(struct: type[msgspec.Struct], payload: type[Payload]) -> Iterator[pa
 
 
 def counted(pings: pa.Table | pa.RecordBatch, document: DocumentType) -> pa.Array:
-    """Return the value of each landed ping that determines its number of examples, shape (k,)."""
+    """Return the column of landed pings that determines their numbers of examples, shape (k,)."""
     if not document.counted_by:
         return pa.array([1], pa.int32()).take(pa.nulls(len(pings), pa.int32()).fill_null(0))
     first, *others = (pings.column(name) for name in document.counted_by if name in pings.schema.names)

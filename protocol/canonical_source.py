@@ -1,7 +1,7 @@
-"""Canonical form of Python source: what runs, without comments, docstrings, annotations and formatting.
+"""Canonical form of Python source: only the code that runs, without comments, docstrings, annotations and formatting.
 
-The form is our own, and the same on every Python from 3.11 on: `ast.dump` writes the same source in another way in each
-of them. Digests of code are made of it, so no change here may change the form of existing code.
+The form is fedping's own and the same on every Python since 3.11; the output of `ast.dump` differs between them.
+Digests of code are computed from it, so no change here may change the form of existing code.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _SILENT_DECORATORS = frozenset(
         *("cache", "cached_property", "lru_cache", "property", "setter", "staticmethod"),
     }
 )
-"""Decorators that read no annotations of a function."""
+"""Decorators that don't read a function's annotations."""
 
 _SILENT_BASES = frozenset({"ABC", "Generic", "Protocol", "object"})
-"""Base classes that read no annotations of a class."""
+"""Base classes that don't read a class's annotations."""
 
 _DOCSTRING_READERS = frozenset({"__doc__", "getdoc"})
 _ANNOTATION_READERS = frozenset(
@@ -27,14 +27,14 @@ _ANNOTATION_READERS = frozenset(
 )
 
 _NOT_RUN = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
-"""Fields of syntax trees that do not decide what runs, or that another field decides."""
+"""Fields of syntax trees that don't affect what runs, or that follow from another field."""
 
 
 class CanonicalSource(NamedTuple):
-    """A piece of source in canonical form.
+    """Source code in canonical form.
 
     Attributes:
-        text: the form; equal for sources that do the same and differ in comments, docstrings and the like alone.
+        text: the canonical text, equal for sources that differ only in comments, docstrings and the like.
         names: the names that the code reads or writes.
     """
 
@@ -51,11 +51,11 @@ def canonical_source(source: str, *, reads_settings: bool = False) -> CanonicalS
 
     Args:
         source: the source.
-        reads_settings: whether annotations of keyword-only parameters are read of the function, or of the ``__init__``
-            of the class, as fedping reads those of an extension.
+        reads_settings: whether to keep the annotations of keyword-only parameters of the function, or of the class's
+            ``__init__``. For an extension, fedping reads the types of its settings from them.
 
     Raises:
-        SyntaxError: it is no Python, or is nested too deeply.
+        SyntaxError: the source isn't valid Python, or is nested too deeply.
     """
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, _DEEPEST))  # or the form would depend on how deep the caller is
@@ -75,7 +75,7 @@ def canonical_source(source: str, *, reads_settings: bool = False) -> CanonicalS
 
 
 _DEEPEST = 20_000
-"""Calls within each other; a chain of 1,000 ``elif`` takes some 5,000."""
+"""Recursion limit for syntax trees, in calls; a chain of 1,000 ``elif`` takes about 5,000."""
 
 
 def _with_settings(tree: ast.Module) -> ast.AST | None:
@@ -98,7 +98,7 @@ def _mentioned(tree: ast.AST) -> set[str]:
 
 
 class _WhatRuns(ast.NodeTransformer):
-    """Takes out of a tree what does not run."""
+    """Removes from a syntax tree the parts that don't run."""
 
     def __init__(self, keeps_docstrings: bool, keeps_annotations: bool, settings: ast.AST | None) -> None:
         self._docstrings, self._all_annotations, self._settings = keeps_docstrings, keeps_annotations, settings
@@ -151,7 +151,7 @@ class _WhatRuns(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
-        """Join the texts of an f-string, which Pythons cut in different places."""
+        """Join the literal texts of an f-string, which Python versions split in different places."""
         self.generic_visit(node)
         values: list[ast.expr] = []
         for each in node.values:
@@ -186,7 +186,7 @@ def _last_name(node: ast.expr) -> str:
 
 
 def _form(value: Any) -> str:
-    """Return a tree as text: fields by name, those that are empty left out, as a newer Python adds some."""
+    """Return a tree as text: its fields by name, without empty fields, since newer Pythons add some."""
     if isinstance(value, ast.Constant):
         constant = value.value
         if isinstance(constant, int) and constant.bit_length() > _LONGEST_DECIMAL:
@@ -208,4 +208,4 @@ def _form(value: Any) -> str:
 
 
 _LONGEST_DECIMAL = 10_000
-"""Bits of the longest number that is written in decimal, which Python refuses of longer ones."""
+"""Maximum bits of a number that is written in decimal; Python refuses this conversion for very long numbers."""

@@ -1,9 +1,8 @@
-"""Digests: one canonical byte form of a value and its SHA-256, so that sameness can be written down.
+"""Digests: one canonical byte form of a value and its SHA-256, by which equal values are recognized later.
 
-A digest outlives the code behind it: a new struct field changes no digest while the field has its default. That is so
-by itself. Fields that equal their default are left out, except those of :data:`WRITTEN_OUT`, which existed before this
-rule. So a released default never changes its meaning; another one needs another field (``tests/protocol/digested.json``
-checks this).
+A digest outlives the code behind it: a new struct field changes no digest while the field has its default. Fields that
+equal their default are left out, except those of :data:`WRITTEN_OUT`, which existed before this rule. So the default of
+a released field never changes; a different default needs a new field (``tests/protocol/digested.json`` checks this).
 """
 
 from __future__ import annotations
@@ -77,9 +76,9 @@ WRITTEN_OUT: Mapping[str, str] = {
     "Asked": "metrics guardrails pairs alpha correction from_iteration to_iteration since until interim "
     "planned_clients enrolled",
 }
-"""By the ``digest_name`` of a struct the fields that are written even where they have their default: those that existed
-before the others began to be left out. Nothing is ever added. A struct keeps its ``digest_name`` when its class is
-renamed; a struct without one has no such fields."""
+"""Fields that are written even at their default, by the struct's ``digest_name``: those older than the rule that leaves
+defaults out. No field is ever added here. A struct keeps its ``digest_name`` when its class is renamed; a struct
+without a ``digest_name`` has no such fields."""
 
 ADDED_WITHIN: Mapping[str, str] = {"ArmSummary": "clipped outcomes"}
 """Fields, by ``digest_name``, that are left out at their default within a struct with ``omit_defaults``.
@@ -89,7 +88,7 @@ struct within one has to be listed here, so that it changes no digest."""
 
 
 def canonical_json(value: Struct) -> bytes:
-    """Return the JSON of a document with sorted keys and no white space: equal documents, equal bytes.
+    """Return the JSON of a document with sorted keys and no white space: equal documents have equal bytes.
 
     It is decoded once in between, because a float field with a whole number is written ``1`` by the program that made
     it and ``1.0`` by the one that read it.
@@ -103,7 +102,7 @@ def digest_of(value: Struct) -> str:
 
 
 class _Field(NamedTuple):
-    """A field: whether it is left out where its JSON is ``default``, and whether structs in it have such fields."""
+    """A struct's field: whether it is left out if its JSON is ``default``, and whether its structs have such fields."""
 
     name: str
     written: str
@@ -112,7 +111,7 @@ class _Field(NamedTuple):
 
 
 def _shortened(value: Any, within: bool = False) -> Any:
-    """Return a value without the fields that are left out; a value without any is not copied, since vectors are long.
+    """Return a value without the fields that are left out; it is copied only if there are any, since vectors are long.
 
     ``within`` says whether it is in a struct that omits its own defaults.
     """
@@ -140,7 +139,7 @@ def _shortened(value: Any, within: bool = False) -> Any:
 
 @lru_cache(maxsize=1024)
 def _plan(kind: type[Struct], within: bool = False) -> tuple[_Field, ...] | None:
-    """Return the fields of a struct; None if it leaves none out, nor does any struct in it."""
+    """Return the fields of a struct; None if neither the struct nor a struct within it leaves out fields."""
     omits = kind.__struct_config__.omit_defaults
     names = [vars(each).get("digest_name", "") for each in kind.__mro__]
     kept, added = (

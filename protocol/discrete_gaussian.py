@@ -1,4 +1,4 @@
-"""Discrete Gaussians from a source of random bytes, exact and many at once: the noise of rounds and of institutions.
+"""Exact, vectorised sampling of discrete Gaussians from random bytes: the noise of rounds and of institutions.
 
 Two-sided geometric numbers are proposed and accepted, so that no probability is rounded. The same bytes give the same
 numbers on every machine.
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Bits: TypeAlias = Callable[[int], bytes]
-"""Returns a number of random bytes."""
+"""A source of randomness: a function that returns the requested number of random bytes."""
 Integers: TypeAlias = NDArray[np.int64]
 
 _AT_A_TIME = 1 << 17
@@ -74,7 +74,7 @@ def _two_sided(bits: Bits, t: int, n: int) -> Integers:
 
 
 def _coins(bits: Bits, x: NDArray[np.float64], exactly: Callable[[int], Fraction]) -> NDArray[np.bool_]:
-    """Return coins that are true with probability exp(-x), shape (n,); ``exactly`` returns one of x as a fraction."""
+    """Return coins that are true with probability exp(-x), shape (n,); ``exactly(i)`` is x[i] as a fraction."""
     words = _words(bits, len(x))
     above = words * 2.0**-64 - np.exp(-x)
     coins: NDArray[np.bool_] = above < 0

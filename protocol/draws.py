@@ -23,7 +23,7 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return words in which each bit depends on all bits of the given one: the generator's finaliser."""
+    """Return mixed words: each bit depends on all bits of the given word. This is the generator's finaliser."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))
@@ -35,13 +35,13 @@ def root_key(seed: int) -> np.uint64:
 
 
 def child_keys(keys: Keys | np.uint64, numbers: NDArray[np.integer[Any]] | int) -> Keys:
-    """Return the child of each key with that number; shapes broadcast."""
+    """Return each key's child with the given number; shapes broadcast."""
     counter = np.asarray(numbers).astype(np.uint64) * GOLDEN + np.uint64(1)
     return mixed(mixed(np.atleast_1d(keys)) ^ counter)
 
 
 def numbers_within(counts: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-    """Return the number of each member in its group, from 0, group after group, from the groups' sizes."""
+    """Return the index of each member within its group, from 0, for consecutive groups of the given sizes."""
     found: NDArray[np.int64] = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     return found
 

@@ -1,8 +1,8 @@
 """Hash enrolment: the assignment of clients to arms by a hash of their id, the same on every visit.
 
-This needs no request to a server and stores nothing. Both sides and every language compute the same arm: SHA-256, 48
-bits as a fraction that a double holds exactly, and shares added from left to right in doubles, or the ends of the
-study's pieces. The server computes it as well, and rejects pings of other arms (:class:`Assignment`).
+Enrolment needs no request to a server and stores nothing. Both sides and every language compute the same arm: SHA-256,
+48 bits as a fraction that a double holds exactly, and shares added from left to right in doubles, or the ends of the
+study's intervals. The server computes it as well, and rejects pings of other arms (:class:`Assignment`).
 
 Hashes also select the clients of a staged version (:func:`staged_for`) and those that send updates
 (:func:`is_selected`).
@@ -50,8 +50,8 @@ def staged_for(study: str, line: str, iteration: int, share: float, client_id: s
 def is_selected(study: str, line: str, iteration: int, share: float, client_id: str) -> bool:
     """Return whether a client sends an update of a version; about this share of the clients does.
 
-    It depends on the first 48 bits of SHA-256("turn", newline, study, newline, line, newline, number, newline,
-    client id), so that other clients are selected with each version, without a server, which can check it.
+    It depends on the first 48 bits of SHA-256("turn", newline, study, newline, line, newline, number, newline, client
+    id), so that each version selects other clients. Clients compute it without a server, and the server can check it.
     """
     return _fraction(f"turn\n{study}\n{line}\n{iteration}\n{client_id}") < share
 
@@ -84,9 +84,9 @@ class Assignment:
     Attributes:
         study: name of the study.
         arms: names of its arms.
-        of: index of the arm of each interval of [0, 1), -1 for none.
+        of: index of each interval's arm in ``arms``, -1 for none. The intervals cover [0, 1).
         ends: end of each interval, where the next one begins.
-        limits: the ends as the smallest digests beyond them.
+        limits: the ends as digests: the smallest digest beyond each.
     """
 
     study: str
@@ -128,7 +128,7 @@ def hash_assignment(study: Study) -> Assignment | None:
 
 
 def _beyond(end: float) -> bytes:
-    """Return the smallest digest whose fraction is not below the end; above all digests if none is."""
+    """Return the smallest digest whose fraction is at least the end; if none exists, a value above all digests."""
     least = math.ceil(end * _WHOLE)  # exact: the factor is a power of two
     return least.to_bytes(_BYTES, "big") if least < _WHOLE else b"\xff" * 33
 

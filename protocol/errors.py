@@ -1,7 +1,7 @@
-"""The errors that a person can cause and correct.
+"""Errors that users can cause and correct.
 
-They are shown as their sentence, without a traceback, so the sentence says what is wrong, where, and what to do. All
-other exceptions are defects of ours and keep their traceback.
+The user sees an error's sentence without a traceback, so the sentence says what is wrong, where, and what to do. All
+other exceptions are bugs in fedping and keep their traceback.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from traceback import extract_tb
 
 
 class FedpingError(Exception):
-    """A mistake in the input of a person, in one sentence; the command ends with :attr:`exit_code`."""
+    """A user's mistake, described in one sentence; the command ends with :attr:`exit_code`."""
 
     exit_code = 1
 
     def locate(self, where: str) -> None:
-        """Put the place of the mistake before the sentence, where an error passes code that knows the place."""
+        """Prefix the sentence with the place of the mistake, in code that knows the place."""
         self.args = (f"{where}: {self}", *self.args[1:])
 
 
@@ -46,7 +46,7 @@ class TemporaryFailure(FedpingError):
 
 
 class UnfitTable(InvalidSettings, ValueError):
-    """Settings of one table that exclude each other. As a ``ValueError`` it gets the table's path when decoded."""
+    """Settings of one table that exclude each other. Being a ``ValueError``, it gets the table's path on decoding."""
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def sentences_with(before: str = "", after: str = "", kind: type[FedpingError] =
     Args:
         before: the place, such as "variant 'FedAvg': ".
         after: further information, such as the log to read.
-        kind: the class of the errors; the sentences of others stay unchanged.
+        kind: the class of errors to complete; the sentences of other errors stay unchanged.
     """
     try:
         yield
@@ -97,7 +97,7 @@ _OURS = Path(__file__).parents[1]
 
 
 def _is_installed(file: str) -> bool:
-    """Return whether a file of a traceback is of fedping, another package or Python, not of a user."""
+    """Return whether a traceback's file belongs to fedping, another package or Python, rather than to a user."""
     path = Path(file)
     return (
         file.startswith("<frozen ")

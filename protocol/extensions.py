@@ -1,8 +1,9 @@
 """Extensions: optimizers, samplings, data sets and other components that users' packages register.
 
 A function or a class is registered by its kind and name, in a package that declares an entry point of the group
-``fedping.extensions``, or in a module that ``FEDPING_EXTENSIONS`` names. They are imported when a name occurs that is
-not built in. So the operator of the program decides which code runs: a settings file or a study can only name it.
+``fedping.extensions``, or in a module that ``FEDPING_EXTENSIONS`` names. These modules are imported when a name occurs
+that is not built in. So the program's operator decides which code runs: a settings file or a study can only name an
+extension.
 
 A settings file selects and configures an extension like a built-in component: ``{ optimizer = "lion", rate = 0.1 }``.
 When read, this becomes an :class:`Own`, with the settings checked and complete and the hash of the code, so that it is
@@ -37,7 +38,7 @@ from fedping.protocol.source_digest import digest_as_written, source_digest
 from fedping.protocol.weights import NAME_PATTERN
 
 GROUP = "fedping.extensions"
-"""The group of the entry points; each names a module (or something in it), which registers when it is imported."""
+"""Group of the entry points; each names a module (or an object in one), which registers extensions on import."""
 
 MODULES = "FEDPING_EXTENSIONS"
 """The environment variable that names further modules, with commas between them."""
@@ -46,7 +47,7 @@ TO_LOAD = f"install the package that has it, or name its module in {MODULES}"
 """Remedy for an extension that is not loaded."""
 
 OWN = "own"
-"""The tag of an extension in its table's place, once read."""
+"""Tag of the struct that replaces an extension's table once read."""
 
 Kind: TypeAlias = Literal[
     "optimizer",
@@ -64,15 +65,15 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 class ExtensionFailed(FedpingError):
-    """An extension raised an error, or returned what cannot be used; the sentence names it."""
+    """An extension raised an error or returned an unusable result; the sentence names the extension."""
 
 
 class OtherCode(InvalidSettings):
-    """The installed extension has different code from the one that a document was made with."""
+    """The code of the installed extension differs from the code that a document records."""
 
 
 class Own(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An extension in the place of built-in settings: each union of settings has one subclass of this.
+    """Settings of an extension; each union of built-in settings has one subclass of this.
 
     Attributes:
         name: its registered name.
@@ -80,7 +81,7 @@ class Own(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         code: SHA-256 of its source (:func:`fedping.protocol.source_digest.source_digest`).
 
     Raises:
-        InvalidSettings: a setting is not finite, and so cannot be written down.
+        InvalidSettings: a setting is not finite, and so cannot be stored.
     """
 
     kind: ClassVar[Kind]
@@ -98,7 +99,7 @@ class Own(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 _NONE = inspect.Parameter.empty
-"""Stands for no default. A class, because it stays the same object in another process."""
+"""Marker for a setting without a default. A class, because it stays the same object in another process."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,16 +121,16 @@ class _Keyword:
 
 @dataclasses.dataclass(frozen=True)
 class Extension:
-    """A registered function, whose keyword-only parameters are its settings, or a class, whose fields are.
+    """A registered function or class; its keyword-only parameters or its fields are the settings.
 
     Attributes:
         kind: kind of component.
         name: its name in settings.
         make: the function or the class.
         code: SHA-256 of its source.
-        code_as_written: the digest that earlier versions of fedping recorded for the same source.
+        code_as_written: the digest of the same source as earlier versions of fedping recorded it.
         keywords: its settings, one by one; empty for a struct, which declares them itself.
-        settings: the type of its settings, made of the annotations.
+        settings: the type of its settings, built from the annotations.
     """
 
     kind: Kind
@@ -149,19 +150,19 @@ class Extension:
 
     @property
     def keyword_names(self) -> tuple[str, ...]:
-        """The names of its settings."""
+        """The names of the extension's settings."""
         return tuple(self.settings.__struct_fields__)
 
     @property
     def help(self) -> str:
-        """Its docstring."""
+        """The docstring of the function or class."""
         return inspect.getdoc(self.make) or ""
 
     def checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return all the settings in JSON types, defaults filled in.
 
         Raises:
-            msgspec.ValidationError: they contradict the annotations.
+            msgspec.ValidationError: the settings contradict the annotations.
         """
         values = msgspec.convert(given, self.settings)
         found: dict[str, Any] = msgspec.to_builtins(values)
@@ -177,10 +178,10 @@ class Extension:
         return read
 
     def made(self, settings: Mapping[str, Any], *given: Any, **asked: Any) -> Any:
-        """Return the function's result for ``given``, ``asked`` and the settings, or an instance of the class.
+        """Return the result of calling the function or class with ``given``, ``asked`` and the settings.
 
         Raises:
-            ExtensionFailed: it raised an error, or does not accept the settings.
+            ExtensionFailed: the extension raised an error, or does not accept the settings.
         """
         try:
             values = msgspec.convert(settings, self.settings)
@@ -194,9 +195,9 @@ class Extension:
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Raise the extension's errors as a sentence that names it.
+        """Re-raise errors of the extension's code as sentences that name the extension.
 
-        An error of a class of its own, such as diverging training, is left to the caller.
+        Errors of more specific classes, such as diverging training, pass unchanged.
         """
         try:
             yield
@@ -209,7 +210,7 @@ class Extension:
 
 
 def asks_for(function: Any, name: str) -> bool:
-    """Return whether a function has a parameter of this name that is no setting: one that isn't keyword-only."""
+    """Return whether a function has a parameter of this name that isn't keyword-only, and so isn't a setting."""
     try:
         parameter = inspect.signature(function).parameters.get(name)
     except (TypeError, ValueError):  # not callable, or without a signature
@@ -229,7 +230,7 @@ _loaded = False
 
 
 def register(kind: Kind, name: str, make: Callable[..., Any]) -> Extension:
-    """Register a function or class under a name; the same one again, as in a notebook's cell, replaces itself.
+    """Register a function or class under a name; registering it again, as in a notebook's cell, replaces it.
 
     Raises:
         InvalidSettings: the name is invalid or taken, a keyword has no annotation, or the source cannot be read.
@@ -251,10 +252,11 @@ def register(kind: Kind, name: str, make: Callable[..., Any]) -> Extension:
 
 
 def registered(kind: Kind, name: str) -> Extension | None:
-    """Return the extension of this name; if it is not known yet, import the installed extensions first.
+    """Return the extension of this name; None if none exists. Installed extensions are imported if the name is unknown.
 
     Raises:
-        InvalidSettings: it was sent to this process but cannot be loaded here, or an installed one cannot be imported.
+        InvalidSettings: the extension was sent to this process but cannot be loaded here, or an installed extension
+            cannot be imported.
     """
     if (kind, name) in _lost:
         raise InvalidSettings(_lost[kind, name])
@@ -270,10 +272,10 @@ def all_of(kind: Kind) -> tuple[Extension, ...]:
 
 
 def extension_of(own: Own) -> Extension:
-    """Return the extension that settings name.
+    """Return the extension that these settings name.
 
     Raises:
-        InvalidSettings: it is not installed.
+        InvalidSettings: the extension is not installed.
         OtherCode: its code differs from the code that the settings were made with.
     """
     return recorded(own.kind, own.name, own.code)
@@ -283,7 +285,7 @@ def recorded(kind: Kind, name: str, code: str) -> Extension:
     """Return an extension after checking that its code is the recorded one; "" accepts any code.
 
     Raises:
-        InvalidSettings: it is not installed.
+        InvalidSettings: the extension is not installed.
         OtherCode: its code differs.
     """
     extension = registered(kind, name)
@@ -302,11 +304,11 @@ S = TypeVar("S", bound=Struct)
 
 
 def with_recorded_code(value: S, recorded: Any) -> S:
-    """Return settings with the code digests that a document has for the same code, in the same places.
+    """Return settings with a document's code digests, at each place where both identify the same code.
 
-    A document of an earlier version of fedping has other digests of the installed code
-    (:attr:`Extension.code_as_written`). Settings that are compared with such a document, or continue its results, take
-    over its digests, so that both have the same identity.
+    A document of an earlier fedping has other digests of the same code (:attr:`Extension.code_as_written`). Settings
+    that are compared with such a document, or continue its results, take over its digests, so that both have the same
+    identity.
 
     Args:
         value: settings that were just read.
@@ -333,10 +335,10 @@ def _with_recorded_code(raw: Any, recorded: Any) -> Any:
 
 
 def load() -> None:
-    """Import, once, the modules that the environment names and the modules of all entry points.
+    """Import the modules that the environment names and the modules of all entry points, once per process.
 
     Raises:
-        InvalidSettings: one of them cannot be imported.
+        InvalidSettings: one of the modules cannot be imported.
     """
     global _loaded
     with _loading:
@@ -354,7 +356,7 @@ def loaded_modules() -> frozenset[str]:
     """Return the modules that the operator has loaded as extensions: those that :func:`load` imports.
 
     Raises:
-        InvalidSettings: one of them cannot be imported.
+        InvalidSettings: one of the modules cannot be imported.
     """
     load()
     return frozenset(_named()) | {entry.module for entry in metadata.entry_points(group=GROUP)}
@@ -379,11 +381,12 @@ def _imported(load: Callable[[], object], what: str) -> None:
 
 
 class Packed(NamedTuple):
-    """Extensions on their way to another process.
+    """Extensions packed for another process.
 
     Attributes:
         data: input of :func:`unpack`.
-        modules: the modules that it needs there, from any package: code that is sent by value may still import others.
+        modules: the modules that the other process needs, from any package; code that is sent by value may import
+            others.
     """
 
     data: bytes
@@ -391,7 +394,7 @@ class Packed(NamedTuple):
 
 
 class _Parcel(NamedTuple):
-    """An extension on its way: itself by value, or None if importing its module there registers it."""
+    """A packed extension: the extension by value, or None if the other process registers it by importing its module."""
 
     kind: Kind
     name: str
@@ -400,10 +403,10 @@ class _Parcel(NamedTuple):
 
 
 def packed() -> Packed:
-    """Return this process's extensions for another one, which does not need to have most of their modules.
+    """Return this process's extensions packed for another process, which doesn't need most of their modules.
 
-    They are sent by value. An extension that is or uses a struct can't be sent by value and is sent as its module's
-    name; if it is in a script, which other processes can't import, it isn't sent.
+    Most are sent by value. An extension that is or uses a struct can only be sent as its module's name; if it is in a
+    script, which other processes can't import, it isn't sent.
     """
     modules: set[str] = set()
     parcels = [_packed(each, modules) for each in _registered.values()]
@@ -444,7 +447,7 @@ def _packed(extension: Extension, modules: set[str]) -> _Parcel:
 
 
 def unpack(data: bytes) -> None:
-    """Register the extensions of :func:`packed` in another process; asking for one that cannot be loaded raises why."""
+    """Register the extensions of :func:`packed` in another process; using one that can't be loaded raises an error."""
     _lost.clear()
     for parcel in pickle.loads(data) if data else ():
         if parcel.value is None and parcel.module == "__main__":
@@ -481,7 +484,7 @@ def _cloudpickle() -> Any:
 
 
 def _place(make: Callable[..., Any]) -> tuple[str, str]:
-    """Return the module and name where something is defined; a script has the same name in processes that import it."""
+    """Return the module and name of a definition; a script has the same name in processes that import it."""
     module = make.__module__
     return ("__main__" if module == "__mp_main__" else module), make.__qualname__
 
@@ -564,7 +567,7 @@ def with_own(raw: Any, kind: Any) -> Any:
         kind: the type that they are converted to next.
 
     Raises:
-        OddSettings: an extension has no such setting, or it is of another type.
+        OddSettings: an extension doesn't have one of the settings, or its value has another type.
         InvalidSettings: an extension cannot be imported.
     """
     return _with_own(raw, _type_info(kind), ())
@@ -572,7 +575,7 @@ def with_own(raw: Any, kind: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def _type_info(kind: Any) -> msgspec.inspect.Type:
-    """Return the fields of a type, cached because reading a study's takes a tenth of a second."""
+    """Return msgspec's description of a type, cached because that of a study takes a tenth of a second to compute."""
     return msgspec.inspect.type_info(kind)
 
 
@@ -613,7 +616,7 @@ def checked_at(extension: Extension, settings: Any, place: Sequence[str]) -> dic
     """Return an extension's settings, checked and complete; ``place`` is the location of their table.
 
     Raises:
-        OddSettings: it has no such setting, or it is of another type.
+        OddSettings: the extension doesn't have one of the settings, or its value has another type.
     """
     try:
         return extension.checked(settings)
@@ -622,17 +625,17 @@ def checked_at(extension: Extension, settings: Any, place: Sequence[str]) -> dic
 
 
 def structs_of(info: msgspec.inspect.Type | None) -> list[msgspec.inspect.StructType]:
-    """Return the structs among the types that a value may have."""
+    """Return the struct types that a value of this type may have."""
     types = info.types if isinstance(info, msgspec.inspect.UnionType) else (info,)
     return [each for each in types if isinstance(each, msgspec.inspect.StructType)]
 
 
 def kind_of(struct: msgspec.inspect.StructType) -> Kind:
-    """Return the kind of the extensions that a struct stands for (:func:`is_own`)."""
+    """Return the kind of extensions whose settings a struct holds (:func:`is_own`)."""
     own: type[Own] = struct.cls  # type: ignore[assignment]
     return own.kind
 
 
 def is_own(struct: msgspec.inspect.StructType) -> bool:
-    """Return whether a struct stands for the extensions of its union."""
+    """Return whether a struct holds the settings of extensions: whether it is a subclass of :class:`Own`."""
     return issubclass(struct.cls, Own)

@@ -1,11 +1,11 @@
-"""The features of a product's own model: from the fields of items and queries to numbers with a weight each.
+"""Features of a product's own model: numbers computed from the fields of items and queries, each with a weight.
 
-A spec with ``model = "features"`` has a list of them. They are published, so that clients in every language compute the
-same numbers (`docs/conformance/README.md`). The computation is in `fedping.client_sim.features.reference`; this module
-defines the features, their weights and the order of these.
+A spec with ``model = "features"`` has a list of features. They are published, so that clients in every language compute
+the same numbers (`docs/conformance/README.md`). The computation is in `fedping.client_sim.features.reference`; this
+module defines the features, their weights and the order of the weights.
 
-The wire order is: the weights of all features but ``hashed`` and ``cross``, in the order of the features; ``place 2``
-to ``place K``; a block for each ``hashed`` and ``cross``; the three blocks of the hidden layer.
+Weights are sent in this order: the weights of all features except ``hashed`` and ``cross``, feature by feature; ``place
+2`` to ``place K``; a block for each ``hashed`` and ``cross``; the three blocks of the hidden layer.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from fedping.protocol.weights import (
 )
 
 FEATURES = "features"
-"""The model of a spec that has features."""
+"""The value of ``model`` in a spec with features."""
 
 MISSING, OTHER = ":missing", ":other"
-"""The ends of the names of weights for values that are missing, and for texts that are not listed."""
+"""Suffixes of the names of weights: for missing values, and for texts that are not listed."""
 
 LARGEST_VALUE = 1e9
-"""The largest value of a feature, after scaling; a larger one counts as this."""
+"""Maximum value of a feature after scaling; larger values count as this."""
 
 LONGEST_NAME = 64
 
@@ -49,14 +49,14 @@ Starts: TypeAlias = Finite | tuple[Finite, ...] | dict[str, Finite]
 
 
 class _Weighed(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Settings that all features have.
+    """Settings common to all features.
 
     Attributes:
         name: the feature's name.
         start: value of its weights in version 0: one number for all, a list with one for each in order, or a table of
             some by name, where the rest are 0.
         step: step sizes of each of its weights.
-        integer: whether each of its weights is published as a whole number.
+        integer: whether its weights are published as whole numbers.
     """
 
     name: Name
@@ -105,7 +105,7 @@ class Number(_OfField, frozen=True, forbid_unknown_fields=True, kw_only=True, ta
 
 
 class Flag(_OfField, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="flag"):
-    """True or false, with one weight, which counts if it is true."""
+    """True or false, with one weight, which is added if the value is true."""
 
 
 class Category(_OfField, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="category"):
@@ -121,7 +121,7 @@ class Category(_OfField, frozen=True, forbid_unknown_fields=True, kw_only=True, 
 
 
 class Hashed(_OfField, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="hashed"):
-    """A text with too many values to list them, such as a brand: one of several weights, by the text's hash.
+    """A text with too many values to list, such as a brand; the text's hash selects one of several weights.
 
     Attributes:
         buckets: number of weights.
@@ -175,7 +175,7 @@ class _OfBoth(_Weighed, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Equal(_OfBoth, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="equal"):
-    """Whether a field of the query equals a field of the item, with one weight; another type counts as missing."""
+    """Whether a field of the query equals a field of the item, with one weight; other types count as missing."""
 
 
 class Product(_OfBoth, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="product"):
@@ -188,7 +188,7 @@ class Product(_OfBoth, frozen=True, forbid_unknown_fields=True, kw_only=True, ta
 
 
 class Cross(_Weighed, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="cross"):
-    """Each value of one feature times each of another, with a weight for each pair, row by row.
+    """Each value of one feature times each value of another, with a weight for each pair, row by row.
 
     Attributes:
         of: names of two features of the spec. At least one depends on the item, and neither is a cross.
@@ -203,7 +203,7 @@ Loss: TypeAlias = Literal["softmax", "hinge", "pairwise"]
 
 
 class Span(NamedTuple):
-    """The weights of a feature: the position of the first among the wire's, and their number."""
+    """The weights of a feature: the position of the first among all weights as sent, and their number."""
 
     feature: Feature
     at: int
@@ -211,17 +211,17 @@ class Span(NamedTuple):
 
 
 def is_block(feature: Feature) -> bool:
-    """Return whether a feature's weights are a block, and not single weights with a name each."""
+    """Return whether a feature's weights form a block rather than single weights with names."""
     return isinstance(feature, Hashed | Cross)
 
 
 def of_query(feature: Feature) -> bool:
-    """Return whether a feature is equal for all items of a list, and so has no weights."""
+    """Return whether a feature depends only on the query, and so has no weights."""
     return isinstance(feature, _OfField) and feature.on == "query"
 
 
 def labels(feature: Feature) -> tuple[str, ...]:
-    """Return the suffixes of the feature's name in the names of its single weights."""
+    """Return the suffixes that, after the feature's name, form the names of its single weights."""
     match feature:
         case Number() | Flag() | Equal() | Product():
             own: tuple[str, ...] = ("",)
@@ -244,7 +244,7 @@ def _text(number: float) -> str:
 
 
 def width(feature: Feature, of: dict[str, Feature]) -> int:
-    """Return the number of values of a feature, which equals the number of weights unless it is of the query.
+    """Return the number of values of a feature; a feature of an item has the same number of weights.
 
     Args:
         feature: the feature.
@@ -263,7 +263,7 @@ class Layout(NamedTuple):
     """The positions of the weights of a spec with features.
 
     Attributes:
-        spans: spans of the features with weights, in wire order.
+        spans: spans of the features with weights, in the order in which weights are sent.
         places: position of ``place 2``.
         offsets: number of weights for places, K - 1.
         values: number of values of an item, which is the number of the features' weights.
@@ -357,7 +357,7 @@ def _single(feature: Feature, whose: str) -> Iterator[Weight]:
 
 
 def _numbers(feature: Feature, count: int, whose: str) -> list[float]:
-    """Return the start values of a feature that are one number or a list."""
+    """Return the start values of a feature whose ``start`` is one number or a list."""
     starts = feature.start
     if isinstance(starts, int | float):
         return [float(starts)] * count
@@ -429,7 +429,7 @@ def check_features(features: Sequence[Feature], whose: str) -> None:
 
 
 def _problem(feature: Feature) -> str | None:
-    """Return the problem with a feature by itself, as the end of a sentence."""
+    """Return the problem with a feature, apart from other features, as the end of a sentence; None if there is none."""
     match feature:
         case Number(low=low, high=high) | Product(low=low, high=high) if low is not None and high is not None:
             if low > high:

@@ -1,9 +1,9 @@
 """Formats: numbers in documents that identify the rules by which they were written.
 
 Every document that fedping writes and reads again is the JSON of an object whose first member is ``"format":<number>``;
-one without is of format 1. The number grows when an older program would misread the document. A new field with a
-default does not increase it (:mod:`fedping.protocol.digest`). A reader knows every format up to its own, permanently,
-and reports a newer one as newer instead of guessing.
+a document without this member has format 1. The number grows when an older program would misread the document. A new
+field with a default does not increase it (:mod:`fedping.protocol.digest`). A reader knows every format up to its own,
+permanently, and reports a newer one as newer instead of guessing.
 
 The member belongs to the file, like a checksum: no digest covers it, except a version's, whose ``format`` is a field.
 """
@@ -21,14 +21,14 @@ from fedping.protocol.errors import FedpingError
 
 _MEMBER = re.compile(rb'(\s*\{)\s*"format"\s*:\s*([0-9]+)\s*(,|(?=\}))')
 _DIGITS = 9
-"""Maximum digits of a format; a longer number is newer than all of them."""
+"""Maximum digits of a format number; a longer number counts as a newer format."""
 
 FORMAT_KEY = b"fedping.format"
 """Key in the footer of a landed file: the format that it was written in; 1 if it is absent."""
 
 
 class NewerFormat(FedpingError):
-    """A document was written by a later version of fedping, in a format that this one does not know."""
+    """A document has a format that this version of fedping doesn't know; a later version wrote it."""
 
 
 def with_format(document: bytes, number: int = 1) -> bytes:
@@ -39,13 +39,13 @@ def with_format(document: bytes, number: int = 1) -> bytes:
 
 
 def format_of(document: bytes) -> int:
-    """Return the format of a document; 1 if it does not say."""
+    """Return the format number of a document; 1 if the document has none."""
     found = _MEMBER.match(document)
     return int(found[2][: _DIGITS + 1]) if found else 1
 
 
 def without_format(document: bytes, what: str, newest: int = 1) -> bytes:
-    """Return a document as it was before :func:`with_format`.
+    """Return a document without its format: the inverse of :func:`with_format`.
 
     Args:
         document: the bytes that were read; without a format they are returned unchanged.
@@ -53,7 +53,7 @@ def without_format(document: bytes, what: str, newest: int = 1) -> bytes:
         newest: the newest format that the reader knows.
 
     Raises:
-        NewerFormat: it has a newer one.
+        NewerFormat: the document has a newer format.
     """
     refuse_newer(format_of(document), what, newest)
     found = _MEMBER.match(document)
@@ -61,9 +61,9 @@ def without_format(document: bytes, what: str, newest: int = 1) -> bytes:
 
 
 def unknown_member(document: bytes, read: Any, place: str = "") -> str | None:
-    """Return the place of a member in a document that is no field of the struct read from it; None if it has none.
+    """Return the place of a member that is no field of the struct read from the document; None if all are fields.
 
-    A later version of fedping has written such a member. The struct can be used, but has another digest. Only values
+    Such a member comes from a later version of fedping. The struct can be used, but has another digest. Only values
     with structs in them are decoded, so long vectors cost next to nothing.
 
     Args:

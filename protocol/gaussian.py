@@ -1,11 +1,12 @@
-"""How much noise one Gaussian answer needs, exactly and without a library: clients of every language compute it alike.
+"""The exact noise multiplier for one Gaussian release, with formulas that clients in every language can implement.
 
 For noise with standard deviation z times the sensitivity, δ = Φ(1/(2z) - εz) - e^ε Φ(-1/(2z) - εz) (Balle and Wang,
 "Improving the Gaussian Mechanism for Differential Privacy", 2018), for every ε. A client derives its noise from the
-guarantee that is published, so that no party can make it add too little.
+published guarantee, so that no party can make it add too little.
 
-The two terms of δ are next to equal where ε is tiny, and their difference is then as large as their error: so δ is
-taken to be as large as that error allows. That costs less than 1e-9 of z for ε from 0.001 and δ from 1e-10 on.
+For tiny ε, the two terms of δ are nearly equal, and rounding errors are as large as their difference. So δ is assumed
+to be as large as these errors allow. This increases z by a share of less than 1e-9 for ε from 0.001 and δ from 1e-10
+on.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import math
 _HALVINGS = 200
 
 ERROR = 2.0**-49
-"""Maximum error of the difference of the terms' logarithms, as a share of 1 - ln Φ(-1/(2z) - εz): over twice the error
-measured against 60 digits."""
+"""Maximum error of the difference between the logarithms of δ's two terms, as a share of 1 - ln Φ(-1/(2z) - εz): over
+twice the error measured against 60 digits."""
 
 
 def least_noise(epsilon: float, delta: float) -> float:
-    """Return the least noise multiplier z, of noise over sensitivity, that keeps (ε, δ); never below the truth.
+    """Return the least noise multiplier z (noise over sensitivity) that keeps (ε, δ), rounded up.
 
     Args:
         epsilon: ε, above 0; nats.
@@ -42,7 +43,7 @@ def least_noise(epsilon: float, delta: float) -> float:
 
 
 def log_delta(epsilon: float, z: float) -> float:
-    """Return ln δ for noise of z times the sensitivity and an ε of at least 0, or slightly more."""
+    """Return ln δ for noise of z times the sensitivity and ε ≥ 0; an upper bound, slightly above the exact value."""
     larger, far = _log_phi(1 / (2 * z) - epsilon * z), _log_phi(-1 / (2 * z) - epsilon * z)
     if math.isinf(far):
         return larger
@@ -50,7 +51,7 @@ def log_delta(epsilon: float, z: float) -> float:
 
 
 def _log_phi(x: float) -> float:
-    """Return ln Φ(x), by Laplace's continued fraction far below 0, where Φ is no double any more."""
+    """Return ln Φ(x), by Laplace's continued fraction far below 0, where a double can't represent Φ(x)."""
     if x > -5:
         return math.log(math.erfc(-x / math.sqrt(2)) / 2)
     fraction = -x

@@ -1,4 +1,4 @@
-"""Settings for holding versions back: guard, guardrail and staged releases of a line."""
+"""Settings of a line's guard, guardrail and staged releases."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ class Guardrail(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     A round rolls back when, in ``rounds`` consecutive rounds, the mean of ``metric`` over the arms that apply the model
     exceeded ``most`` times the mean of the line's other arms. It returns to the version before the first of these
-    rounds. Where means are winsorised, and their standard errors so are known, the excess must be one that chance
-    causes in all of these rounds at most once in a thousand times.
+    rounds. If means are winsorised, so that their standard errors are known, the excess must also be significant:
+    chance alone may cause it in all of these rounds at most once in a thousand cases.
 
-    For an outcome at the choice where more is better, it rolls back when the mean was less than the control's divided
-    by ``most``.
+    For an outcome at the choice of which more is better, a round rolls back when the mean was less than the control's
+    mean divided by ``most``.
 
     Attributes:
         metric: ``loss``; ``rank_selected``, the selected rank, counted from 1; or an outcome at the choice that says
             which direction is better.
-        most: maximum ratio to the control's mean; if that is negative, maximum excess as a part of its size.
+        most: maximum ratio to the control's mean; if the latter is negative, the excess over it may be ``most`` - 1
+            times its absolute value.
         rounds: number of consecutive rounds with an excess that triggers the rollback.
     """
 
@@ -38,7 +39,7 @@ class Guardrail(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 CLAIMED = ("loss", "rank_selected")
-"""Metrics of a guardrail that are no outcomes."""
+"""Metrics of a guardrail other than outcomes."""
 
 
 class Stage(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -49,10 +50,10 @@ class Stage(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     sides have sent, a round compares the two, and releases the version to all clients or withdraws it.
 
     Attributes:
-        share: of the clients of those arms that get it first.
+        share: share of the clients of these arms that get a version first.
         clients: minimum number of clients with an example on each side.
-        most: maximum ratio of the loss on the staged version to the loss of the others; if that is negative, maximum
-            excess as a part of its size.
+        most: maximum ratio of the loss on the staged version to the loss of the others; if the latter is negative, the
+            excess over it may be ``most`` - 1 times its absolute value.
         minutes: minimum time in minutes that a version is staged.
     """
 

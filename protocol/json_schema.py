@@ -1,4 +1,4 @@
-"""The schemas published in `docs/schema/`, derived from the validating classes.
+"""Schemas published in `docs/schema/`, derived from the classes that validate messages.
 
     python -m fedping.protocol.json_schema docs/schema
 
@@ -36,7 +36,7 @@ DOCUMENTS: dict[str, type[msgspec.Struct]] = {
     "study": Study,
     "notes": Notes,
 }
-"""Documents by the name of their published JSON Schema."""
+"""Types of documents, by the name under which their JSON Schema is published."""
 
 LANDED: dict[str, DocumentType] = {
     "landed": FRECENCY_UPDATE,
@@ -45,13 +45,13 @@ LANDED: dict[str, DocumentType] = {
     "landed-list": LIST_UPDATE,
     "landed-outcome": OUTCOME,
 }
-"""Types of pings by the name of their files' published Arrow schema."""
+"""Types of pings, by the name under which the Arrow schema of their landed files is published."""
 
 PUBLISHED_NAMES = {"fedping.protocol.encodings.signs.Signs": "fedping.protocol.links.Signs"}
-"""Names of definitions in the published schemas, by the class's present place. They have it where two are alike."""
+"""Published names of definitions by the class's present place, for classes whose names alone are ambiguous."""
 
 END_OF_PATTERN = r'\\Z"'
-"""The end of our patterns in Python, as JSON. Patterns of schemas are ECMAScript's, where $ matches only the end."""
+"""End of patterns in Python, as JSON. Schemas have ECMAScript patterns, in which $ matches only the end of the text."""
 
 
 def json_schema(document: str) -> str:

@@ -1,6 +1,6 @@
-"""A landed file: sealed when it is written, verified whenever anything is read from it, checked for its columns.
+"""A landed file: sealed when written, verified on every read, and checked for the columns of its pings.
 
-Between the last row group and the footer of a file that we write lies its *seal*, which other readers of Parquet skip::
+In a file that fedping writes, a *seal* between the last row group and the footer, which other readers skip, holds::
 
     [pages …][an entry a column chunk: first byte, length, XXH3-64][digest][number of entries][fpSEAL01][footer]
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 FORMATS = (b"1", b"2")
-"""Formats that can be read: every ping has every field, or optional ones are null."""
+"""Formats that can be read: "1", where every ping has every field, and "2", where optional fields may be null."""
 
 SEALED_KEY = b"fedping.sealed"
 """Key in the footer of a file with a seal."""
@@ -52,25 +52,25 @@ _FOOTER_END = struct.Struct("<I4s")
 _PARQUET = b"PAR1"
 
 TAIL = 2**16
-"""Bytes read at once from the end of a file: footer and seal, unless it has very many row groups."""
+"""Bytes read at once from the end of a file; they include footer and seal unless the file has very many row groups."""
 
 MOST_FOOTER = 2**26
-"""Maximum bytes of a footer; one of ours has 2 KB a row group, and at most 8 MB."""
+"""Maximum bytes of a footer; fedping's own have 2 KB a row group, and at most 8 MB."""
 
 MOST_AT_ONCE = 2**27
-"""Maximum bytes of a column chunk read at once from a file without a seal; a longer one is read in segments."""
+"""Maximum bytes of a column chunk read at once from a file without a seal; longer chunks are read in segments."""
 
 BATCH_ROWS = 2**16
 """Rows decoded at a time: a few bytes of Parquet can stand for any number of equal rows."""
 
 _LONGEST_TYPE = 80
-"""Characters of a column's type, or of a writer's name, in a message."""
+"""Maximum characters of a column's type, or of a writer's name, in a message."""
 
 _UNSEALED = {"page_checksum_verification": True, "pre_buffer": False}
 
 
 class UnreadableFile(FedpingError):
-    """A landed file that is damaged, or not of landed pings; the message names it."""
+    """A landed file is damaged or doesn't contain landed pings; the message names the file."""
 
     def __init__(self, path: str | os.PathLike[str] | Bucket, what: str) -> None:
         super().__init__(
@@ -84,7 +84,7 @@ class UnreadableFile(FedpingError):
 
 
 def _aside(path: str | os.PathLike[str] | Bucket) -> str:
-    """Return the command or the remedy that moves a file out of the way."""
+    """Return a command that moves a file out of the way, or another remedy."""
     if "://" in (text := str(path)):
         folder, _, name = text.rpartition("/")
         return f"to '{folder}/.{name}', with the tool of the object store"
@@ -143,8 +143,8 @@ class LandedFile:
     Attributes:
         path: its address: a path, or an object's address.
         storage, key: the storage with its bytes, and its key there.
-        size: its bytes.
-        footer: its metadata.
+        size: its size in bytes.
+        footer: its Parquet metadata.
         digest: identity of its content (for a file without a seal, of its footer), 32 hexadecimal digits.
         entries: the seal's entries; None for a file without a seal.
         whole: the content of a small file in a bucket, which was read with its footer and needs no further request.
@@ -191,7 +191,7 @@ class LandedFile:
 
     @contextmanager
     def _bytes(self) -> Iterator[tuple[Opened, bool]]:
-        """Open the source of its bytes; yield it, and whether each read is a request."""
+        """Open the source of the file's bytes; yield the source, and whether each read is a network request."""
         if self.whole is not None:
             yield _Whole(self.whole), False
             return
@@ -201,7 +201,7 @@ class LandedFile:
     def batches(
         self, columns: Sequence[str], groups: Sequence[int] | None = None, rows: int = BATCH_ROWS, **options: object
     ) -> Iterator[pa.RecordBatch]:
-        """Yield some columns, at most ``rows`` rows at a time; of all row groups, or of some.
+        """Yield some columns of the given row groups (None: all), at most ``rows`` rows at a time.
 
         Raises:
             UnreadableFile: as :meth:`opened`.
@@ -210,10 +210,10 @@ class LandedFile:
             yield from file.iter_batches(rows, row_groups=groups, columns=list(columns), use_threads=False)
 
     def verify(self, columns: Sequence[str]) -> None:
-        """Compare some columns with the seal, for readers that can't do so; a file without a seal passes.
+        """Verify some columns against the seal, for readers that can't do so themselves; a file without a seal passes.
 
         Raises:
-            UnreadableFile: they differ from the written ones.
+            UnreadableFile: their bytes differ from what was written.
         """
         if self.entries is None:
             return
@@ -243,14 +243,14 @@ def read_footer(storage: Storage, key: str, path: str | Place) -> LandedFile:
 
     Args:
         storage: the storage that has it.
-        key: its key there.
+        key: the file's key in the storage.
         path: its address, for messages and the lineage.
 
     Raises:
-        UnreadableFile: it isn't a readable Parquet file, is truncated, or its footer or seal is damaged; or its name
+        UnreadableFile: the file isn't readable Parquet, is truncated, or has a damaged footer or seal; or its name
             isn't UTF-8 or can't be part of an address, and so can't be in a version's lineage.
-        FileNotFoundError: it doesn't exist.
-        StorageAway: the bucket that it is in doesn't answer.
+        FileNotFoundError: the file doesn't exist.
+        StorageAway: the file's bucket doesn't answer.
     """
     _refuse_odd_name(path)
     return _read_footer(storage, key, path)
@@ -307,7 +307,7 @@ def _digest(entries: bytes, footer: bytes | memoryview) -> bytes:
 
 
 def _tail(storage: Storage, key: str) -> tuple[int, bytes, bytes]:
-    """Return a file's size, its end with seal and footer, and the footer with its length and the magic word."""
+    """Return a file's size, its last bytes with seal and footer, and the footer with its length and magic word."""
     tail, size = _last(storage, key, TAIL)
     length, magic = _FOOTER_END.unpack(tail[-_FOOTER_END.size :])
     if magic != _PARQUET or not 0 < length <= min(MOST_FOOTER, size - _FOOTER_END.size):
@@ -358,7 +358,7 @@ class _Whole:
 
 
 class _Heeding:
-    """An open file of a bucket that heeds Ctrl-C during reads, where Arrow would wait for columns."""
+    """An open Parquet file in a bucket whose reads Ctrl-C can interrupt; Arrow alone would wait for all columns."""
 
     def __init__(self, file: pq.ParquetFile) -> None:
         self._file = file
@@ -379,9 +379,9 @@ def _heeded(read: Callable[..., Any], *args: object, **options: object) -> Any:
 
 
 class _Source:
-    """The source of a file for Arrow; of a sealed one only column chunks, each verified before use.
+    """A file object for Arrow. From a sealed file it returns only column chunks, each verified before use.
 
-    Adjacent chunks may be read at once. Arrow skips what is between them, of other columns.
+    Neighbouring chunks may be read at once. Arrow ignores the bytes of other columns between them.
     """
 
     closed = False
@@ -392,7 +392,7 @@ class _Source:
         self._chunks = None if entries is None else sorted(each for each in _CHUNK.iter_unpack(entries) if each[1])
 
     def read(self, size: int = -1) -> Bytes:
-        """Return the next ``size`` bytes; raises :class:`OSError` if they are not what was written."""
+        """Return the next ``size`` bytes; raise :class:`OSError` if they differ from what was written."""
         left = max(0, self._size - self._at)
         size = left if size < 0 or (self._chunks is None and size > left) else size
         data = self._opened.read(self._at, size)
@@ -432,15 +432,15 @@ class _Source:
         return self._at
 
     def readable(self) -> bool:
-        """Whether it can be read."""
+        """Return True: the source can be read."""
         return True
 
     def close(self) -> None:
-        """Leave the file open; its opener closes it."""
+        """Do nothing: the code that opened the file closes it."""
 
 
 def _reason(damage: str, error: BaseException) -> str:
-    """Return the problem with a file from an error: the ``damage``, or that the system refuses to read it."""
+    """Return the problem behind an error: the ``damage``, or the system's refusal to read the file."""
     if isinstance(error, OSError) and error.errno is not None and error.strerror:
         return f"cannot be read ({error.strerror})"
     return f"{damage} ({first_line(error)})"
@@ -454,7 +454,7 @@ def first_line(error: BaseException) -> str:
 def open_pings(path: str | Place, document: DocumentType, columns: Iterable[str]) -> LandedFile:
     """Read and verify the footer of a landed file, and compare some of its columns with the schema of landed pings.
 
-    A column that a client may leave out may be absent, unless it says whether a ping counts.
+    The column of an optional field may be absent, unless it determines whether a ping counts.
 
     Args:
         path: its address.
@@ -465,7 +465,7 @@ def open_pings(path: str | Place, document: DocumentType, columns: Iterable[str]
         UnreadableFile: the file isn't regular, is truncated, damaged or not Parquet, or another program wrote it with
             other types.
         FedpingError: the file is gone.
-        StorageAway: the bucket that it is in doesn't answer.
+        StorageAway: the file's bucket doesn't answer.
     """
     try:
         landed = open_landed(path)
@@ -535,7 +535,7 @@ def _trouble(found: pa.Schema, agreed: pa.Field) -> str | None:
 
 
 def _writer(landed: LandedFile) -> str:
-    """Return, as the end of a sentence, the program that wrote a file, if the footer names one other than ingest's."""
+    """Return the end of a sentence naming the program that wrote a file, if the footer names one other than ingest."""
     writer = str(landed.footer.created_by or "")
     if not writer.isprintable() or not writer or writer.startswith("parquet-cpp-arrow"):
         return ""

@@ -1,4 +1,4 @@
-"""Pings from arrays, as ingest would have written them, for simulations without ingest."""
+"""Landed pings built from arrays, equal to those that ingest writes, for simulations without ingest."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from fedping.protocol.weights import LARGEST
 
 @dataclass(frozen=True)
 class ModelPings:
-    """The pings of k clients of one arm that hold one version.
+    """Pings of k clients of one arm, all with the same version.
 
     Updates are stored in the form in which they are sent: float32 with unsigned zeros, or payloads of another encoding.
 
     Attributes:
         document_ids, client_ids: shape (k, 16), as bytes.
         arm: the arm's name.
-        version: model version that the clients hold; -1 before they have fetched any.
+        version: model version of the clients; -1 before they have fetched one.
         updates: directions of descent, shape (k, m), or their payloads; None if the arm submits none.
         losses: shape (k,).
-        examples: number of examples behind each, shape (k,).
+        examples: number of examples of each ping, shape (k,).
 
     Raises:
         FedpingError: a number cannot be sent, as a result of diverging training.
@@ -64,11 +64,11 @@ class ModelPings:
 
 
 def landed_model_updates(pings: ModelPings, received_ms: NDArray[np.int64] | int) -> pa.Table:
-    """Return model updates as ingest lands them, bit for bit, in their order.
+    """Return the table that ingest would land for these pings, bit for bit, in their order.
 
     Args:
         pings: k pings.
-        received_ms: time at which ingest accepted each, or all of them, in milliseconds since 1970.
+        received_ms: Unix ms at which ingest accepted each ping, shape (k,), or all of them.
     """
     k = len(pings)
     columns: dict[str, pa.Array] = {
@@ -90,8 +90,8 @@ def landed_table(
 
     Args:
         document: the type.
-        columns: all columns except the update's, each of length k, of its type or one that can be cast to it; a missing
-            optional column is filled with nulls.
+        columns: all columns except the update's, each of length k, with the schema's type or one that can be cast to
+            it; a missing optional column is filled with nulls.
         updates: shape (k, m), or k payloads in another encoding; None if the pings carry none.
     """
     schema = landed_schema(document)
@@ -116,6 +116,6 @@ def id_column(ids: NDArray[np.uint8]) -> pa.FixedSizeBinaryArray:
 
 
 def text_column(codes: NDArray[np.integer], texts: tuple[str, ...], *, missing: bool = False) -> pa.DictionaryArray:
-    """Return a column of few different texts, each given by its position among them; of nulls if ``missing``."""
+    """Return a dictionary column with the text at each position in ``texts``; a column of nulls if ``missing``."""
     mask = np.ones(len(codes), np.bool_) if missing else None
     return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32), mask=mask), pa.array(texts, pa.string()))

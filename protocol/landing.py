@@ -3,7 +3,7 @@
     <landing>/study=<name>/line=<line>/iteration=<model version>/<milliseconds>-<random>.parquet
 
 Pings of versions that are far behind share one folder, ``iteration=-2`` (:data:`OLDER`); their column ``model_version``
-has the version. So the number of folders is decided here, and not by the versions that clients claim.
+has the version. So the number of folders doesn't depend on the versions that clients claim.
 
     <landing>/_outcomes/study=<name>/day=<YYYY-MM-DD>/<milliseconds>-<random>.parquet
 
@@ -19,14 +19,14 @@ when it is whole and on disk. Names beginning with a dot are unfinished or forei
 
 **Shards.** Within a file, rows are ordered by client into row groups, by default :data:`SHARDS`: row group k holds the
 clients whose first two id bytes fall in the k-th part of their range. All pings of a client are therefore in the same
-shard of every file, so one task decides everything about a client (its duplicates, its weight, its privacy bound)
-without moving a row between machines. Client ids are random, so the shards are even. The study sets the number of
-shards of a round (`fedping.protocol.study`), a file's footer has the file's number, and a round reads any file: both
-are powers of two, so a shard is a part of one row group, or some of them.
+shard of every file, so one task handles a client completely (its duplicates, its weight, its privacy bound) without
+moving a row between machines. Client ids are random, so the shards are of about equal size. The study sets the number
+of shards of a round (`fedping.protocol.study`), and a file's footer has the number of shards in the file. A round can
+read any file: both numbers are powers of two, so a shard is part of one row group, or several whole groups.
 
-A :class:`Landing` is opened once from an address, carries its storage, and has the one listing rule. A task that holds
-the address of one file or partition uses the functions below the class. How a file is verified when it is read:
-`fedping.protocol.landed_file`.
+A :class:`Landing` is opened once from an address, carries its storage, and implements the only rule for listing files.
+A task with the address of one file or partition uses the functions below the class. `fedping.protocol.landed_file`
+verifies files when they are read.
 """
 
 from __future__ import annotations
@@ -55,23 +55,23 @@ if TYPE_CHECKING:
     from fedping.protocol.landed_file import LandedFile
 
 SHARDS = 16
-"""Default number of shards of a study; a constant of published versions, since the bits depend on it."""
+"""Default number of shards of a study. It must never change, since the bits of published versions depend on it."""
 
 MOST_SHARDS = 4096
-"""Maximum number of shards of a study: four tasks for each of a thousand cores. Two bytes of an id would suffice for
-more, but the driver merges them one by one."""
+"""Maximum number of shards of a study: four tasks for each of a thousand cores. Two bytes of an id would allow more,
+but the driver merges shards one by one."""
 
 SHARDS_KEY = b"fedping.shards"
 SINGLE_GROUP_ROWS = 4096
-"""Rows below which a file has one row group: sixteen tiny ones would cost more than reading it whole."""
+"""Files with fewer rows have one row group: sixteen tiny groups would cost more than reading the whole file."""
 
 GROUP_ROWS = 2048
-"""Minimum average rows of a row group in a file with more than :data:`SHARDS` of them: readers open each separately."""
+"""Minimum average rows of a group in a file with over :data:`SHARDS` groups, since readers open each separately."""
 
 MARK = ".landing"
 
 NO_LINE = "none"
-"""The partition of the pings whose arm follows no model line."""
+"""Partition of pings from arms without a model line."""
 
 _DAY = re.compile(r"day=\d{4}-\d{2}-\d{2}")
 _ID_PARTS = 2**16
@@ -82,10 +82,10 @@ _MOST_DIGITS = 12
 
 
 OUTCOMES = "_outcomes"
-"""The folder of later outcomes, which rounds never list; readers of Hive partitions skip it by its underscore."""
+"""Folder of later outcomes. Rounds never list it, and readers of Hive partitions skip names with an underscore."""
 
 OLDER = -2
-"""The partition of the pings of all versions older than :data:`APART`; a number, as the partition column is."""
+"""Partition of pings of all versions more than :data:`APART` behind; a number, as the partition column requires."""
 
 APART = 100
 """Number of versions behind the newest whose pings get their own folders; late pings count up to the same number
@@ -98,23 +98,23 @@ class Landing:
 
     Attributes:
         place: the folder, or the bucket and the folder in it.
-        storage: keeps its bytes; keys are relative to the place.
+        storage: storage of its files; keys are relative to the place.
     """
 
     place: Place
     storage: Storage = field(repr=False)
 
     def __str__(self) -> str:
-        """Return the address, for messages."""
+        """Return the landing's address, for messages."""
         return str(self.place)
 
     def exists(self) -> bool:
-        """Return whether ingest has been started with it, or anything has landed."""
+        """Return whether ingest has been started with this landing, or anything has landed in it."""
         # the mark costs one request, the folder two
         return (self.storage.far and self.storage.exists(MARK)) or self.storage.exists("")
 
     def check(self) -> None:
-        """Raise :class:`FedpingError` if it doesn't exist."""
+        """Raise :class:`FedpingError` if the landing doesn't exist."""
         if not self.exists():
             raise FedpingError(
                 f"no landing folder exists at {self.place}. Start 'fedping ingest' with it, or correct --landing"
@@ -137,14 +137,14 @@ class Landing:
         return self._values(f"study={study}", "line")
 
     def _values(self, folder: str, column: str) -> list[str]:
-        """Return the values of a partition column in the names of the folders below one, in order."""
+        """Return the values of a partition column, from the names of a folder's subfolders, in order."""
         names = (name.partition("=") for name in self.storage.folders(folder))
         return sorted(value for key, _, value in names if key == column)
 
     def iterations(self, study: str, line: str | None) -> list[int]:
-        """Return the iterations with a folder, in numeric order (10 after 9; string order would put it before).
+        """Return the iterations with a folder, in numeric order: 10 comes after 9, unlike in string order.
 
-        It includes OLDER, which holds the pings of all versions that are far behind.
+        OLDER may be among them, for pings of versions that are far behind.
         """
         names = self.storage.folders(_line_key(study, line))
         return sorted(number for name in names if (number := _iteration(name)) is not None)
@@ -155,14 +155,14 @@ class Landing:
         return _landed(child(self.place, key), self.storage.files(key))
 
     def changed(self, study: str, line: str | None, iteration: int, now_ns: int | None = None) -> int | None:
-        """Return a number that changes when a file lands in a partition or leaves it; None if it is unknown.
+        """Return a number that changes when a file is added to or removed from a partition; None if it is unknown.
 
         ``now_ns`` is the present time in nanoseconds since 1970, the clock's if None.
         """
         return self.storage.token(_partition_key(study, line, iteration), now_ns)
 
     def files_by_iteration(self, study: str, line: str | None) -> dict[int, list[Place]]:
-        """Return the files of a line by iteration, in order; of a bucket in few requests."""
+        """Return the files of a line by iteration, in order; a bucket is listed in few requests."""
         key = _line_key(study, line)
         folder, found = child(self.place, key), self.storage.tree(key)
         named = [(number, way) for way in found if (number := _iteration(way)) is not None]
@@ -176,9 +176,9 @@ class Landing:
         return [file for way in sorted(filter(_is_day, found)) for file in _landed(child(folder, way), found[way])]
 
     def all_files(self, since_ms: int = 0) -> list[Place]:
-        """Return the files of all partitions, in order; those that landed at ``since_ms`` (Unix ms) or later.
+        """Return the files of all partitions that landed at ``since_ms`` (Unix ms) or later, in order.
 
-        Those of later outcomes are among them.
+        The files of later outcomes are included.
         """
         found = self.storage.tree("", since_ms)
         ways = sorted(filter(_is_partition, found), key=lambda way: way.split("/"))
@@ -186,7 +186,7 @@ class Landing:
         return files if not since_ms else [file for file in files if (landed_at(file) or 0) >= since_ms]
 
     def unfinished_files(self) -> list[Path]:
-        """Return the hidden files that are being written, or were left by a writer that died; a bucket has none."""
+        """Return the hidden files of running writers and of writers that died; a bucket has none."""
         if not isinstance(self.place, Path):
             return []
         return [
@@ -198,17 +198,17 @@ class Landing:
         ]
 
     def open(self, file: Place) -> LandedFile:
-        """Read and verify the footer of one of its files; see :func:`fedping.protocol.landed_file.open_landed`."""
+        """Read and verify the footer of a landed file; see :func:`fedping.protocol.landed_file.open_landed`."""
         from fedping.protocol.landed_file import read_footer
 
         return read_footer(self.storage, key_in(self.place, file), file)
 
     def remove(self, file: Place) -> None:
-        """Remove a landed file, if it exists, and its folder if that is then empty."""
+        """Remove a landed file, if it exists, and its folder if it is then empty."""
         self.storage.remove(key_in(self.place, file))
 
     def size(self, file: Place) -> int:
-        """Return a landed file's bytes; raises :class:`FileNotFoundError` if it is gone."""
+        """Return a landed file's size in bytes; raise :class:`FileNotFoundError` if the file is gone."""
         stamp = self.storage.stamp(key_in(self.place, file))
         if stamp is None:
             raise FileNotFoundError(f"{file} does not exist")
@@ -229,16 +229,17 @@ class Landing:
         return int(text) if text.isdigit() and len(text) < _MOST_DIGITS else -1
 
     def record_published(self, store: str, study: str, line: str, iteration: int) -> None:
-        """Record a line's newest version next to the pings, where it stays if an older copy of the store is put back.
+        """Record a line's newest version next to the pings, where it survives when a backup of the store is restored.
 
-        Each store has its own record, by its path, also a copy that is tried out on the same pings. The record isn't
-        flushed: after a power loss it has an older number, which is less and not wrong. Nor does it have to succeed:
-        rounds may run as a user who can only read the landing folder, and then only the store's static files show it.
+        Each store has its own record, by its path, even a copy that is tried out on the same pings. The record isn't
+        flushed: after a power loss it may have an older number, which is harmless. Writing may fail without an error:
+        rounds may run as a user who can only read the landing folder, and then only the store's static files show the
+        number.
         """
         self._write_note(self._note(store, study, line), str(iteration).encode())
 
     def read_status(self, store: str, study: str, line: str) -> bytes | None:
-        """Return the recorded status of a line's last round; None if there is none, or it can't be read."""
+        """Return the recorded status of a line's last round; None if it doesn't exist or can't be read."""
         return self._read_note(self._note(store, study, line, ".attempts"), _MOST_ATTEMPT)
 
     def record_status(self, store: str, study: str, line: str, data: bytes) -> None:
@@ -261,13 +262,13 @@ class Landing:
             return None
 
     def _write_note(self, key: str, data: bytes) -> None:
-        """Write a small file if possible; it needn't survive a power loss."""
+        """Write a small file if possible; it may be lost in a power failure."""
         with suppress(OSError, StorageAway):
             self.storage.write(key, [data], durable=False)
 
 
 def open_landing(place: Place | Landing) -> Landing:
-    """Return the landing at a place, whether or not it exists; nothing is read or written.
+    """Return the landing at a place, which needn't exist; nothing is read or written.
 
     A landing is returned unchanged, so a function can accept either.
     """
@@ -275,7 +276,7 @@ def open_landing(place: Place | Landing) -> Landing:
 
 
 def partition(landing: P, study: str, line: str | None, iteration: int) -> P:
-    """Return the folder of the pings that were ranked with a version of a line, or the folder of OLDER."""
+    """Return the folder of the pings of a version of a line, or the folder of OLDER."""
     return child(landing, _partition_key(study, line, iteration))
 
 
@@ -326,17 +327,17 @@ def _landed(folder: P, names: Sequence[str]) -> list[P]:
 
 
 def study_of(file: Place) -> str:
-    """Return the study whose pings a landed file has."""
+    """Return the study whose pings a landed file contains."""
     of_outcomes = base_name(above := parent(parent(file))).startswith("study=")
     return base_name(above if of_outcomes else parent(above)).removeprefix("study=")
 
 
 def copy_landed(file: Place, to: Place) -> bool:
-    """Copy a landed file to another place, byte for byte; return False if the same file exists there, undamaged.
+    """Copy a landed file to another place, byte for byte; return False if the same undamaged file is there already.
 
     Raises:
-        UnreadableFile: it is damaged, or was changed meanwhile; nothing was copied.
-        FileNotFoundError: it doesn't exist.
+        UnreadableFile: the file is damaged, or was changed meanwhile; nothing was copied.
+        FileNotFoundError: the file doesn't exist.
     """
     from fedping.protocol.landed_file import UnreadableFile, open_landed
 
@@ -380,7 +381,7 @@ def _is_integer(text: str) -> bool:
 
 
 def shard_of(client_ids: NDArray[np.uint8], shards: int = SHARDS) -> NDArray[np.uint16]:
-    """Return the shard of each client from its id; ids have shape (k, 16), the result shape (k,).
+    """Return the shard of each client, shape (k,), from client ids, shape (k, 16).
 
     ``shards``, the number of shards, is a power of two.
     """
@@ -399,7 +400,7 @@ def groups_for(rows: int, shards: int = SHARDS) -> int:
 
 
 def shards_in(metadata: Mapping[bytes, bytes] | None, groups: int) -> int:
-    """Return the number of shards in a file's row groups, from its footer; 1 if any row may be in any group."""
+    """Return the number of shards that a file's row groups hold, from its footer; 1 if rows aren't grouped by shard."""
     said = (metadata or {}).get(SHARDS_KEY, b"")
     is_theirs = said == str(groups).encode() and 1 < groups <= _ID_PARTS and groups.bit_count() == 1
     return groups if is_theirs else 1
@@ -433,7 +434,7 @@ def write_landed(
         shards: the number of shards of the study, for the layout of a large file.
 
     Raises:
-        OSError: the file can't be written, and doesn't exist.
+        OSError: the file couldn't be written, and doesn't exist.
         StorageAway: the bucket doesn't answer; the file may exist now or later.
     """
     file = child(folder, f"{landed_ms:013d}-{token or secrets.token_hex(6)}.parquet")
@@ -443,23 +444,23 @@ def write_landed(
 
 
 def rewrite(file: Place, change: Callable[[pa.Table], pa.Table]) -> None:
-    """Replace the pings of a landed file, as durably as :func:`write_landed`; its owner and mode stay.
+    """Replace the pings of a landed file, as durably as :func:`write_landed`, keeping its owner and mode.
 
     Args:
         file: its address.
-        change: returns the new table from the present one; the metadata of its schema stay.
+        change: computes the new table from the present one; the metadata of its schema stay.
 
     Raises:
-        FileNotFoundError: it doesn't exist.
-        UnreadableFile: it is damaged.
-        ChangedMeanwhile: another process has written it since it was read; its bytes stay.
+        FileNotFoundError: the file doesn't exist.
+        UnreadableFile: the file is damaged.
+        ChangedMeanwhile: another process has written the file since it was read; its bytes stay.
     """
     storage, key = storage_and_key(file)
     storage.rewrite(key, _changed(file, change))
 
 
 def _changed(file: Place, change: Callable[[pa.Table], pa.Table]) -> Iterator[memoryview | bytes]:
-    """Yield the new bytes of a file, which is read when the first part is requested."""
+    """Yield the new bytes of a landed file; the present file is read when the first part is requested."""
     from fedping.protocol.landed_file import SEALED_KEY, open_landed
 
     with open_landed(file).opened() as opened:
@@ -474,7 +475,7 @@ def _changed(file: Place, change: Callable[[pa.Table], pa.Table]) -> Iterator[me
 def _sealed(
     table: pa.Table, metadata: Mapping[bytes, bytes] | None = None, shards: int = SHARDS
 ) -> Iterator[memoryview | bytes]:
-    """Return the bytes of pings as a landed file."""
+    """Return the bytes of a landed file with these pings."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,7 +1,8 @@
 """Limits on the claims of clients: losses, examples, ranks and updates.
 
-Ingest refuses values beyond a limit; rounds and analyses leave out landed ones. Two claims are taken: more examples
-than a ping may have count as that many, and a loss beyond ``clip_loss`` counts as the nearer of its numbers.
+Ingest rejects pings with values beyond a limit; rounds and analyses leave out landed pings with such values. Two claims
+are reduced instead: more than the allowed examples count as that many, and a loss beyond ``clip_loss`` counts as the
+nearer bound.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return None
 
     def clipped(self, loss: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the losses as they count, of the same shape."""
+        """Return the losses, each clipped to ``clip_loss``, of the same shape."""
         import numpy as np
 
         return loss if self.clip_loss is None else np.clip(loss, *self.clip_loss)
@@ -87,9 +88,9 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class UpdateLimits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How large an update of a line may be.
+    """Bounds on the size of a line's updates.
 
-    Limits apply to the decoded update, with transforming links undone, which only rounds do.
+    They apply to the decoded update after transforming links are undone, so only rounds can check them.
 
     Attributes:
         weight: maximum size of each number.
@@ -121,7 +122,7 @@ class UpdateLimits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 def check_new_limits(study: str, limits: Limits) -> None:
-    """Raise :class:`InvalidSettings` if all accepted losses count as the same number.
+    """Raise :class:`InvalidSettings` if a new study's limits make all accepted losses count as the same number.
 
     :class:`Limits` does not check this, because stored studies may have such limits.
     """
@@ -136,7 +137,7 @@ def check_new_limits(study: str, limits: Limits) -> None:
 
 
 MOST_LOSS = 1e6
-"""Maximum that a loss counts as: in 2018, one ping in fifteen had a larger one, all with long histories."""
+"""Maximum value that a loss counts as. In 2018, one ping in fifteen had a larger loss, all with long histories."""
 
 FARTHEST_LOSS = 1e15
 """Largest loss of an honest client: a thousand suggestions, each with a score that is wrong by 10^12."""
@@ -145,17 +146,17 @@ MOST_RANK = 1000
 MOST_EXAMPLES = 1000
 TAILS = 0.005
 ROUND_TAILS = 0.025
-"""Share of a round's clients at either end. It is more than the hundredth of hostile clients that a round must
-withstand, and small enough that a loss remains when three quarters of the clients have loss 0, as happens late in
+"""Share of a round's clients at either end that is winsorised. It exceeds the 1 % of hostile clients that a round must
+withstand, and is small enough that a loss remains when three quarters of the clients have loss 0, as happens late in
 learning to rank."""
 
 
 def usual_limits(document: DocumentType, *, clips: bool = True) -> Limits:
-    """Return the limits of a new study that sets none: far from what honest clients send, and near enough to matter.
+    """Return the limits of a new study that sets none: far beyond honest clients' values, but low enough to matter.
 
     Args:
         document: the type of its pings.
-        clips: whether losses are clipped; earlier versions of fedping rejected them from that bound on.
+        clips: whether losses are clipped; earlier versions of fedping rejected larger losses.
     """
     least = 0.0 if document.ranked else -1.0
     most = FARTHEST_LOSS if clips else MOST_LOSS

@@ -14,26 +14,26 @@ if TYPE_CHECKING:
     from fedping.protocol.spec import ModelSpec
 
 Decoded: TypeAlias = "tuple[NDArray[np.float32], NDArray[np.bool_]]"
-"""Updates of shape (k, m), and which payloads were readable, shape (k,); the rows of the others hold zeros."""
+"""Updates of shape (k, m), and which payloads were readable, shape (k,); unreadable payloads have rows of zeros."""
 
 LinkState: TypeAlias = "Mapping[str, NDArray[Any]]"
-"""Arrays, by name, that a link keeps with a client from one update to the next."""
+"""Arrays, by name, that a client keeps for a link from one update to the next."""
 
 Transform: TypeAlias = Callable[["NDArray[np.floating[Any]]", "NDArray[np.uint64]"], "NDArray[np.floating[Any]]"]
 Encode: TypeAlias = Callable[["NDArray[np.floating[Any]]", "NDArray[np.uint64]"], "pa.BinaryArray"]
 Undo: TypeAlias = Callable[["NDArray[np.float32]"], "NDArray[np.float32]"]
 UndoSum: TypeAlias = Callable[["ModelSpec", "NDArray[np.float64]"], "NDArray[np.float64]"]
 Projection: TypeAlias = Callable[["NDArray[np.floating[Any]]"], "NDArray[np.floating[Any]]"]
-"""From the gradients of k clients, shape (k, m), to the part of them that the clients can send."""
+"""A function from the gradients of k clients, shape (k, m), to the part of them that the clients can send."""
 
 
 @runtime_checkable
 class Factors(Protocol):
-    """Numbers that k clients train instead of a movement of their weights, which follows from them."""
+    """Numbers that k clients train instead of their weights; the movements of the weights follow from these numbers."""
 
     @property
     def start(self) -> NDArray[np.float64]:
-        """The numbers of no movement, shape (k, f)."""
+        """The numbers to start from, at which the weights have not moved, shape (k, f)."""
         ...
 
     def movement(self, numbers: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
@@ -43,7 +43,7 @@ class Factors(Protocol):
     def gradients(
         self, numbers: NDArray[np.floating[Any]], gradients: NDArray[np.floating[Any]]
     ) -> NDArray[np.floating[Any]]:
-        """Return the gradients by the numbers, shape (k, f), of losses whose gradients by the weights are (k, m)."""
+        """Return gradients with respect to the numbers, shape (k, f), from gradients by the weights, shape (k, m)."""
         ...
 
 
@@ -52,13 +52,13 @@ Within: TypeAlias = Callable[["NDArray[np.uint64]"], "Projection | Factors"]
 
 @dataclass(frozen=True, kw_only=True)
 class Structured:
-    """Training of a client within what a link can send (thesis 4.3), instead of a sketch of a whole update.
+    """Structured training (thesis 4.3), in which clients move only in directions that a link can send.
 
     Attributes:
         within: takes random keys, shape (k,), and returns a function from gradients, shape (k, m), to the part of them
             that can be sent; or the factors that clients train.
-        encode: takes movements within that, shape (k, m), and the same keys, and returns k payloads, which the server
-            reads like the link's.
+        encode: takes movements in these directions, shape (k, m), and the same keys, and returns k payloads, which the
+            server reads like all payloads of the link.
     """
 
     within: Within
@@ -67,7 +67,7 @@ class Structured:
 
 @dataclass(frozen=True)
 class Sparse:
-    """Updates with few weights that were sent; the others are zero.
+    """Updates of which few weights were sent; the other weights are zero.
 
     Attributes:
         at: positions of the sent weights of each update, ascending, shape (k, n).
@@ -80,11 +80,11 @@ class Sparse:
     ok: NDArray[np.bool_]
 
     def rows(self, where: NDArray[np.intp]) -> Sparse:
-        """Return the updates at these positions."""
+        """Return the updates at these row positions."""
         return Sparse(self.at[where], self.values[where], self.ok[where])
 
     def dense(self, m: int) -> NDArray[np.float32]:
-        """Return the updates with their zeros, shape (k, m)."""
+        """Return the updates as a dense array with zeros, shape (k, m)."""
         import numpy as np
 
         updates = np.zeros((len(self.ok), m), np.float32)
@@ -94,13 +94,13 @@ class Sparse:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientEnd:
-    """The client's end of a link: one of two functions of (updates (k, m), random keys (k,)).
+    """The client's end of a link: ``transform`` or ``encode``, a function of (updates (k, m), random keys (k,)).
 
     Attributes:
         transform: returns other updates, shape (k, m).
         encode: returns k payloads.
-        structured: for a link that can be trained within; it encodes, too.
-        encoding: the tag of the payloads, if it is not the link's.
+        structured: functions for structured training, for a link with ``encode`` that supports it.
+        encoding: the tag of the payloads, if it differs from the link's.
         init_state: takes m and returns the state of a client that has sent nothing, for a link with client state.
             ``transform`` or ``encode`` then takes the state as a third argument, its arrays with the clients along the
             first axis, and returns its result and the next state. The state is never sent.
@@ -122,9 +122,9 @@ class ServerEnd:
         lengths: takes m and returns the minimum and maximum bytes of a payload, for a link that encodes.
         trouble: takes (payload, m) and returns the problem with one payload, or None. Ingest rejects payloads with a
             problem.
-        undo: takes updates and returns them as before the client's end; both (k, m).
-        undo_sum: takes (spec, direction) and returns the direction that those updates would have had; both (m,). It
-            takes the place of ``undo`` where a round takes the mean.
+        undo: takes updates and returns them as they were before the client's ``transform``; both (k, m).
+        undo_sum: takes (spec, direction), the sum or mean of transformed updates, and returns the direction of the
+            untransformed updates; both (m,). It replaces ``undo`` if a round takes the mean.
         sparse: takes (payloads, m) and returns the sent weights of updates with mostly zeros.
     """
 
@@ -140,7 +140,7 @@ Ends: TypeAlias = tuple[ClientEnd, ServerEnd]
 
 
 def without_infinite(updates: NDArray[np.float32], ok: NDArray[np.bool_]) -> Decoded:
-    """Return decoded updates; those with a number that is not finite become zeros, and count as unreadable."""
+    """Return decoded updates; an update with a number that is not finite becomes zeros and counts as unreadable."""
     import numpy as np
 
     finite = np.isfinite(updates).all(axis=1) & ok

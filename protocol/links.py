@@ -1,9 +1,9 @@
-"""The list of all upload links: what a client does to an update before it sends it, as a line's ``upload`` says.
+"""The list of all upload links: the steps of a line's ``upload``, which a client applies to an update to send it.
 
-A link is its settings, which are published with the line, and two ends (`fedping.protocol.link_ends`), which
-`fedping.protocol.upload` puts together. Each is a file of `fedping.protocol.encodings`, and is registered here alone,
-in :data:`UploadLink`. A study's schema, the names that extensions may not have, the documentation's tests and the tests
-of encodings follow from that list.
+A link consists of its settings, which are published with the line, and two ends (`fedping.protocol.link_ends`), which
+`fedping.protocol.upload` puts together. Each link is a file of `fedping.protocol.encodings` and is registered only
+here, in :data:`UploadLink`. A study's schema, the names that extensions may not have, the documentation's tests and the
+tests of encodings follow from that list.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def settings_of(link: UploadLink) -> Iterator[str]:
 
 
 def _as_toml(value: Any) -> str:
-    """Return a value of JSON as TOML has it in one line."""
+    """Return a JSON value as TOML on one line."""
     if isinstance(value, dict):
         return f"{{ {', '.join(f'{json.encode(key).decode()} = {_as_toml(each)}' for key, each in value.items())} }}"
     if isinstance(value, list):
@@ -107,12 +107,12 @@ def _as_toml(value: Any) -> str:
 
 
 def in_words(upload: Upload) -> str:
-    """Return links for people, such as "mask keep = 0.1, steps size = 2.0"."""
+    """Return a readable description of links, such as "mask keep = 0.1, steps size = 2.0"."""
     return ", ".join(" ".join([name_of(link), *settings_of(link)]) for link in upload) or "none"
 
 
 def tag_of(link: UploadLink) -> str:
-    """Return the tag that travels with a link's payloads."""
+    """Return the tag that is sent with a link's payloads."""
     return str(getattr(link, "encoding", name_of(link)))
 
 
@@ -120,7 +120,7 @@ def check_links(upload: Upload, line: str) -> None:
     """Check the order of a line's links, as far as that doesn't depend on extensions.
 
     Raises:
-        InvalidSettings: a link of ours that encodes is not the last, or error feedback is not before the others.
+        InvalidSettings: a built-in link that encodes is not the last, or error feedback is not the first.
     """
     for place, link in enumerate(upload):
         if isinstance(link, ErrorFeedback) and (place or len(upload) == 1):
@@ -135,10 +135,10 @@ def check_links(upload: Upload, line: str) -> None:
 
 
 def stages(upload: Upload, line: str) -> Iterator[tuple[UploadLink, UploadLink | None, bool]]:
-    """Yield a line's links, a mask together with the link after it (else None), and whether each is the last.
+    """Yield each link of a line, for a mask also the link after it (else None), and whether this is the last.
 
     Raises:
-        InvalidSettings: a link follows a mask that may not.
+        InvalidSettings: a mask is followed by a link that doesn't support this.
     """
     for place, link in enumerate(upload, 1):
         if isinstance(link, Mask):
@@ -176,6 +176,6 @@ def refuse_after_encoding(link: UploadLink, line: str, last: bool) -> None:
 
 
 def traits_of_links(upload: Upload) -> Traits:
-    """Return the traits of a line's links, including whether the encoding link is the only one."""
+    """Return the traits of a line's links; one of them shows whether the encoding link is the only link."""
     alone = len(upload) == 1 or isinstance(next(iter(upload), None), Mask)
     return traits_where({"alone": alone}).union(*map(traits_of, upload))

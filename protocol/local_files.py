@@ -1,4 +1,4 @@
-"""Files of this machine: durable folders for owner and group, secrets for their owner alone, and stamps of files."""
+"""Files of this machine: durable folders for owner and group, secrets only for their owner, and stamps of files."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from pathlib import Path
 from typing import TypeAlias
 
 FOLDER_MODE, FILE_MODE = 0o750, 0o640
-"""Modes of files with clients' data: only for the owner and the group, even if the umask allows more."""
+"""Modes of folders and files with clients' data: only for the owner and the group, even if the umask allows more."""
 
 FileStamp: TypeAlias = tuple[int, int, int]
-"""Inode, time of the last write in nanoseconds, and bytes of a file; zeros if it doesn't exist."""
+"""Inode, time of the last write (nanoseconds since 1970) and size (bytes) of a file; zeros if it doesn't exist."""
 
 SETTLED_NS = 2_000_000_000
-"""Nanoseconds after which a second change has a different time, even on file systems that store whole seconds."""
+"""Nanoseconds after which another change certainly has a different time, even if a file system stores whole seconds."""
 
 
 def for_the_group(path: str, flags: int) -> int:
-    """Open a file that only its owner and group can read; the ``opener`` of :func:`open`."""
+    """Open a file that only its owner and group can read; for the argument ``opener`` of :func:`open`."""
     return os.open(path, flags, FILE_MODE)
 
 
 def make_folder(folder: Path, mode: int = FOLDER_MODE) -> None:
-    """Make a folder and the missing ones above it, with a mode that the umask limits further.
+    """Create a folder and its missing parents, with a mode that the umask limits further.
 
-    Each is on disk before anything is written into it.
+    Each folder is on disk before anything is written into it.
     """
     for each in [*reversed(folder.parents), folder]:
         if not each.is_dir():
@@ -46,10 +46,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_secret(path: Path, secret: bytes) -> None:
-    """Write a secret, in hexadecimal, into a new file that only its owner can read; it is then on disk.
+    """Write a secret, in hexadecimal, durably into a new file that only its owner can read.
 
     Raises:
-        OSError: it can't be written, or the file exists (FileExistsError).
+        OSError: the file can't be written, or exists (FileExistsError).
     """
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "w") as file:
@@ -60,10 +60,10 @@ def write_secret(path: Path, secret: bytes) -> None:
 
 
 def replace_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can use; after a kill or a power cut it has its old or its new content.
+    """Write a file that only its owner can use; after a crash or power cut it has either its old or its new content.
 
     Raises:
-        OSError: it can't be written.
+        OSError: the file can't be written.
     """
     hidden = path.with_name(f".{path.name}.unfinished")
     handle = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -90,7 +90,7 @@ def file_stamp(path: Path) -> FileStamp:
 
 
 def is_settled(changed: int, now: int | None = None) -> bool:
-    """Return whether a further change would show: a recent change may be followed by another with the same time.
+    """Return whether another change would have a different time; after a recent change it might have the same.
 
     Args:
         changed: time of the last change, nanoseconds since 1970 (``st_mtime_ns``).

@@ -1,6 +1,6 @@
 """Settings of client optimizers, which step along a client's own gradients.
 
-The server's are in `fedping.protocol.pipeline`: those step once a round, along the mean update.
+The server's optimizers are in `fedping.protocol.pipeline`; they step once a round, along the mean update.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class LocalDescent(
 class LocalMomentum(
     Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="optimizer", tag="momentum"
 ):
-    """The heavy ball (Polyak 1964) on the client: ``beta`` of the velocity stays, and the step is the velocity.
+    """Momentum (heavy ball, Polyak 1964) on the client: ``beta`` of the velocity is kept, and the step is the velocity.
 
     Attributes:
         beta: share of the velocity that is kept.
@@ -39,7 +39,7 @@ class LocalMomentum(
 
     @property
     def traits(self) -> Traits:
-        """Traits (`fedping.protocol.rules`)."""
+        """Traits of the optimizer (`fedping.protocol.rules`)."""
         return traits_where({"steps along gradients": True, "keeps memory": self.keep})
 
 
@@ -47,7 +47,7 @@ class LocalRMSProp(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """RMSprop (Hinton 2012) on the client: a gradient over the root of the running mean of the gradients' squares.
 
     Attributes:
-        beta: share of that mean that is kept.
+        beta: share of the running mean that is kept.
         epsilon: added to the root.
         keep: whether the mean lasts from one training to the next; else every training starts without it.
     """
@@ -58,7 +58,7 @@ class LocalRMSProp(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     @property
     def traits(self) -> Traits:
-        """Traits (`fedping.protocol.rules`)."""
+        """Traits of the optimizer (`fedping.protocol.rules`)."""
         return traits_where({"steps along gradients": True, "uneven steps": True, "keeps memory": self.keep})
 
 
@@ -79,7 +79,7 @@ class LocalAdam(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, t
 
     @property
     def traits(self) -> Traits:
-        """Traits (`fedping.protocol.rules`)."""
+        """Traits of the optimizer (`fedping.protocol.rules`)."""
         return traits_where({"steps along gradients": True, "uneven steps": True, "keeps memory": self.keep})
 
 
@@ -92,8 +92,8 @@ class LocalRProp(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
         alpha: factor on a weight's step size while the sign of its gradient stays.
         beta: factor on a weight's step size when the sign turns.
         step: start and bounds of the step sizes.
-        keep: whether sizes and signs last from one training to the next. Else every training starts without them, and
-            one of a single step has nothing to adapt.
+        keep: whether sizes and signs last from one training to the next. Else every training starts without them, and a
+            training of a single step adapts nothing.
     """
 
     alpha: Annotated[float, Meta(gt=1, le=100)] = 1.2
@@ -103,7 +103,7 @@ class LocalRProp(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
 
     @property
     def traits(self) -> Traits:
-        """Traits (`fedping.protocol.rules`)."""
+        """Traits of the optimizer (`fedping.protocol.rules`)."""
         return traits_where({"steps along gradients": True, "uneven steps": True, "keeps memory": self.keep})
 
     def __post_init__(self) -> None:

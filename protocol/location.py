@@ -1,4 +1,4 @@
-"""Locations of a model store or landed pings (a folder or a bucket), and of other files (paths of this machine)."""
+"""Locations of a model store or landed pings (a folder or bucket), and of other files (paths on this machine)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedping.protocol.errors import InvalidSettings
 _KINDS = {"s3": "bucket", "gs": "bucket", "az": "container"}
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9]*)://([^/]*)/*(.*)\Z", re.DOTALL)
 _ODD = re.compile(r"[?#%\ufffd]|\A\s|\s\Z")
-"""Parts that would name another folder when the address is read again."""
+"""Characters with which an address, when read again, would name another folder."""
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,221}[A-Za-z0-9]\Z")
 _CONTAINER = re.compile(r"(?=.{3,63}\Z)[a-z0-9]+(-[a-z0-9]+)*\Z")
@@ -23,14 +23,14 @@ _CONTAINER = re.compile(r"(?=.{3,63}\Z)[a-z0-9]+(-[a-z0-9]+)*\Z")
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//?)(.*)", re.DOTALL)
 
 _SECRET = re.compile(r"(?<=//).*@|(?<=\?).*", re.DOTALL)
-"""Parts of an address that may be a password or a token: before the host, and after a question mark."""
+"""Parts of an address that may be secret, such as a password or token: before the host, and after a question mark."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bucket of an object store, or a part of it: ``s3://name/prefix``, ``gs://…`` or, of Azure, ``az://…``.
+    """A bucket of an object store or a folder in it: ``s3://name/prefix``, ``gs://…`` or, for Azure, ``az://…``.
 
-    Credentials, region and endpoint are not part of it: they come from the environment.
+    Credentials, region and endpoint are not included; they come from the environment.
     """
 
     scheme: str
@@ -42,13 +42,13 @@ class Bucket:
 
 
 Place: TypeAlias = Path | Bucket
-"""A folder, a bucket, or one file in either; ``str`` of it is what an option takes."""
+"""A folder, a bucket, or a file in either; its ``str`` is the text that options accept."""
 
 P = TypeVar("P", bound=Place)
 
 
 def child(place: P, key: str) -> P:
-    """Return a place below another; ``key`` is the relative path, with '/'."""
+    """Return the place at the relative path ``key``, with '/', below a place."""
     if isinstance(place, Bucket):
         return cast("P", replace(place, prefix=f"{place.prefix}/{key}" if place.prefix else key))
     return cast("P", place / key)
@@ -60,14 +60,14 @@ def base_name(place: Place) -> str:
 
 
 def parent(place: P) -> P:
-    """Return the folder that a place lies in."""
+    """Return the folder that contains a place."""
     if isinstance(place, Bucket):
         return cast("P", replace(place, prefix=place.prefix.rpartition("/")[0]))
     return cast("P", place.parent)
 
 
 def key_in(folder: Place, place: Place) -> str:
-    """Return the relative path of a place below a folder, with '/'; the same wherever the folder lies."""
+    """Return the path of a place relative to a folder, with '/'; it doesn't depend on where the folder is."""
     if isinstance(place, Path):
         beginning, whole = f"{folder}/", str(place)
         if whole.startswith(beginning):  # of almost all places, and far quicker
@@ -80,7 +80,8 @@ def place_of(said: str | os.PathLike[str] | Bucket) -> Place:
     """Return the place that an option, a variable or a key of a file names.
 
     Raises:
-        InvalidSettings: it is neither a path nor the address of a bucket, or an address with more than that in it.
+        InvalidSettings: the text is neither a path nor a bucket's address, or the address contains more, such as a
+            token.
     """
     if isinstance(said, Bucket | Path):
         return said
@@ -108,7 +109,7 @@ def place_of(said: str | os.PathLike[str] | Bucket) -> Place:
 
 
 def is_address(place: Bucket) -> bool:
-    """Return whether :func:`place_of` returns the place for its own text; some objects' names can't be addresses."""
+    """Return whether :func:`place_of` maps the place's text back to it; some objects' names can't be in addresses."""
     try:
         return place_of(str(place)) == place
     except InvalidSettings:
@@ -121,7 +122,7 @@ def absolute(place: Place) -> str:
 
 
 def without_secrets(said: str) -> str:
-    """Return an address without what may be secret, for messages."""
+    """Return an address without parts that may be secret, for messages."""
     return _SECRET.sub("…", said) if "//" in said else said
 
 
@@ -129,8 +130,8 @@ def local_path(said: str | os.PathLike[str]) -> Path:
     """Return the path that an option, a variable or a key of a file names; ``file:///srv/x`` is ``/srv/x``.
 
     Raises:
-        InvalidSettings: it is the address of an object store, of a cluster's file system or of another machine; or it
-            is empty, such as an unset variable.
+        InvalidSettings: the text is the address of an object store, of a cluster's file system or of another machine;
+            or it is empty, as from an unset variable.
     """
     text = os.fspath(said)
     if not text:

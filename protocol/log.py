@@ -1,8 +1,8 @@
 """The log of commands: lines of text on stderr for people, or JSON objects for machines.
 
-All logging uses :func:`tell` and :func:`say`. With ``--log-format json`` all other output to ``sys.stderr``, by Python
-or a library, becomes JSON objects too, a traceback a single one, so that every line is an object. Forked processes
-continue in the format of their parent.
+All logging uses :func:`tell` and :func:`say`. With ``--log-format json``, all other output to ``sys.stderr``, by Python
+or a library, becomes JSON objects too, so that every line is an object. A traceback becomes a single object. Forked
+processes keep their parent's format.
 
 Messages never contain secrets, tickets, client ids, or what clients sent.
 """
@@ -28,7 +28,7 @@ OPTION = "--log-format"
 VARIABLE = "FEDPING_LOG_FORMAT"
 
 LONGEST = 4096
-"""Maximum bytes of a line of JSON, which processes that share a pipe can write atomically."""
+"""Maximum bytes of a line of JSON: the most that can be written atomically to a pipe shared by processes."""
 
 _STDERR = 2
 _LEVEL = re.compile(r"\b(ERROR|CRITICAL|FATAL|INFO)\b")
@@ -38,9 +38,9 @@ _lines: _Lines | None = None
 
 
 def choose(words: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Set the log format of this process and its forks from the command line or the environment; call it first.
+    """Set the log format of this process and its forks from the command line or the environment; call this first.
 
-    Progress for another program stays text. The command itself rejects unknown formats.
+    Progress output for another program stays text. The command itself rejects unknown formats.
     """
     formats = [environment.get(VARIABLE, "")]
     for word, following in zip(words, [*words, ""][1:], strict=True):
@@ -84,7 +84,7 @@ def tell(message: str, level: Level = "error", *, before: str = "fedping: ", tra
 
 
 def say(message: str, level: Level = "info", **about: Any) -> None:
-    """Print a message on stdout, or log it with a JSON log, whose terminal is not read by a person."""
+    """Print a message on stdout; if the log is JSON, which no person reads, log it instead."""
     if _lines is None:
         print(message, flush=True)
     else:
@@ -98,12 +98,12 @@ def tell_defect(before: str) -> None:
 
 
 def tell_past_streams(message: str, level: Level = "error") -> None:
-    """Log from a signal handler, or while a hanging thread may hold the lock of a stream."""
+    """Log without stream objects, for a signal handler, or while a hanging thread may hold a stream's lock."""
     _write(f"fedping: {message}\n".encode() if _lines is None else _line(message, level))
 
 
 def shown(text: str, kept: str = "\n\t") -> str:
-    """Return text without control characters, because it may quote what another machine answered."""
+    """Return text with control characters escaped, because the text may quote another machine's answer."""
     return "".join(c if c.isprintable() or c in kept else ascii(c)[1:-1] for c in text)
 
 
@@ -130,7 +130,7 @@ def _write(data: bytes) -> None:
 
 
 class _Lines(io.TextIOBase):
-    """A replacement of stderr: each line of text becomes an object, and a traceback a single one."""
+    """A replacement of stderr that turns each line of text, and each whole traceback, into a JSON object."""
 
     def __init__(self) -> None:
         self._of_thread = threading.local()

@@ -10,9 +10,9 @@ Made = TypeVar("Made", bound=Callable[..., Any])
 
 
 class Makers(dict[type, Maker], Generic[Maker]):
-    """Functions or classes, such as optimizers, by the type of the settings that they take.
+    """Functions or classes that make components, such as optimizers, by the type of their settings.
 
-    A union of settings lists the types; a test holds that each has a maker.
+    A union of settings lists the types; a test checks that each has a maker.
     """
 
     def of(self, settings: type) -> Callable[[Made], Made]:

@@ -1,4 +1,4 @@
-"""A study's own metrics and segments, in addition to the metrics of its type of ping."""
+"""Metrics and segments that a study declares, in addition to the metrics of its type of ping."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from fedping.protocol.ping import DocumentType
 from fedping.protocol.spec import Finite, Name
 
 BUILT_IN = ("num_chars_typed", "rank_selected", "loss", "examples", "place")
-"""The metrics that need no declaration (`fedping.analysis.study.metrics`), whose names are taken."""
+"""Names of the metrics that need no declaration (`fedping.analysis.study.metrics`); a study can't use these names."""
 
 MOST_GROUPS = 12
-"""Groups of one segment: each gets its tests, and counting keeps all of them in memory."""
+"""Maximum groups of a segment: each group gets its own tests, and counting keeps all groups in memory."""
 
 Kind: TypeAlias = Literal["number", "text"]
 
 
 class StudyMetric(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A number in every ping with an example, to compare arms by: the mean of a column over such pings.
+    """A metric to compare arms: the mean of a column over all pings with an example.
 
     Attributes:
         name: the metric's name.
         column: field of the payload; by default, the field of the metric's name.
         title: name in tables; by default, derived from ``name``.
         better: direction that is better for users; None if neither is.
-        at_most: compare the share of pings in which the column is at most this.
-        equals: compare the share of pings in which the column equals this.
+        at_most: compare the share of pings in which the column is at most this value.
+        equals: compare the share of pings in which the column equals this value.
 
     Raises:
-        InvalidSettings: it has both ``at_most`` and ``equals``.
+        InvalidSettings: both ``at_most`` and ``equals`` are set.
     """
 
     name: Name
@@ -50,28 +50,29 @@ class StudyMetric(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     @property
     def of(self) -> str:
-        """The column."""
+        """Name of the column: ``column``, or else the metric's name."""
         return self.column or self.name
 
     @property
     def words(self) -> str:
-        """Its name in a table."""
+        """The metric's name in tables: ``title``, or a text derived from ``name``."""
         return self.title or self.name.replace("_", " ")
 
 
 class Segment(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A division of the clients into groups, by a column in the first ping of each client.
+    """A division of clients into groups by a column in each client's first ping.
 
-    Groups must not depend on values that the arms change, or they differ for that reason alone.
+    The column must not be affected by the arms; otherwise the groups differ between arms for that reason alone.
 
     Attributes:
         name: the segment's name.
         column: field of the payload.
         cuts: bounds that divide numbers: (3, 6) makes the groups below 3, from 3 to below 6, and from 6 on.
-        values: values that make a group each; all others make one more.
+        values: values that form a group each; all other values form one more group.
 
     Raises:
-        InvalidSettings: it has both ``cuts`` and ``values``, neither, or too many; or they repeat, or do not ascend.
+        InvalidSettings: both or neither of ``cuts`` and ``values`` are set, or they are too many, repeat, or do not
+            ascend.
     """
 
     name: Name
@@ -91,7 +92,7 @@ class Segment(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The groups, in words."""
+        """Readable names of the groups."""
         if self.values:
             return (*(str(value) or "(empty)" for value in self.values), "other")
         between = (f"{low:g} to below {high:g}" for low, high in pairwise(self.cuts))
@@ -100,7 +101,7 @@ class Segment(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 @lru_cache(maxsize=256)
 def columns(document: DocumentType) -> dict[str, Kind]:
-    """Return the payload's fields that metrics and segments may use, and whether they are numbers or texts."""
+    """Return the payload's fields that metrics and segments may use, with their kind: number or text."""
     info = msgspec.inspect.type_info(document.payload)
     assert isinstance(info, msgspec.inspect.StructType)
     kinds = {field.name: _kind(field.type) for field in info.fields if field.name != "study_variation"}

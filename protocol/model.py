@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LARGEST_WEIGHT = 1e30
-"""A weight in a model document is no larger, nor an entry of an update (:data:`fedping.protocol.weights.Finite`)."""
+"""Maximum absolute value of a weight or an entry of an update (:data:`fedping.protocol.weights.Finite`)."""
 
 
 class UnfitModel(FedpingError):
-    """A version that no client could read, or that breaks its spec; nothing was published. Exit code 3.
+    """A new version breaks its spec, or no client could read it; nothing was published. Exit code 3.
 
-    ``reason`` says which weight, and what is wrong with it, without where it happened.
+    ``reason`` names the weight and the problem, but not the place.
     """
 
     exit_code = 3
@@ -34,7 +34,7 @@ class UnfitModel(FedpingError):
 
 
 class Staged(Struct, frozen=True, kw_only=True):
-    """A version that a share of the clients takes instead: the document ``staged-<iteration>.json`` beside this one."""
+    """A version that a share of clients fetch instead, from ``staged-<iteration>.json`` in the same folder."""
 
     iteration: Annotated[int, Meta(ge=1, description="the staged version's number")]
     share: Annotated[float, Meta(gt=0, lt=1, description="of the clients of arms that apply the model")]
@@ -64,12 +64,12 @@ class ModelDocument(Struct, frozen=True, kw_only=True):
 
 
 def validate_document(data: bytes, weights: Sequence[float], spec: ModelSpec) -> str | None:
-    """Return why a client of this spec refuses a model document; None if it accepts it.
+    """Return why a client of this spec would reject a model document; None if it would accept the document.
 
     Args:
         data: the document, as clients fetch it.
-        weights: the numbers that it is to carry, which it may be unable to.
-        spec: the model's.
+        weights: the numbers that the document should contain; it may be unable to represent them.
+        spec: the model's spec.
     """
     if len(weights) != spec.m:
         return f"it has {len(weights):,} weights, and model spec '{spec.name}' has {spec.m:,}"
@@ -81,7 +81,7 @@ def validate_document(data: bytes, weights: Sequence[float], spec: ModelSpec) ->
 
 
 def out_of_range(weights: Sequence[float] | NDArray[np.float64], spec: ModelSpec) -> str | None:
-    """Return which weight is larger than any document can say, or no number; None if all can be said."""
+    """Return a phrase for a weight that is NaN or too large for a document; None if all weights fit."""
     import numpy as np
 
     values = np.asarray(weights, dtype=np.float64)
@@ -92,7 +92,7 @@ def out_of_range(weights: Sequence[float] | NDArray[np.float64], spec: ModelSpec
 
 
 def validate_spec(weights: Sequence[float], spec: ModelSpec) -> str | None:
-    """Return which weight, of those that a document carries, breaks the spec; None if all hold to it."""
+    """Return a phrase for a weight of a document that breaks the spec; None if all weights comply."""
     import numpy as np
 
     values = np.array(weights)

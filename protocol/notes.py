@@ -18,15 +18,15 @@ class Note(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         id: its number, unique among all notes of the study.
-        text: the words, from one line to 1,000 characters.
-        date: the moment it is about, ISO 8601 in UTC; empty if it is pinned to a version.
-        version: the version that it is about; None if it is pinned to a date.
-        line: the line of the version, or the only line that a date's note is about; empty for all lines.
-        arm: the only arm that it is about; empty for all arms.
-        by: who wrote it.
-        written: when it was written, ISO 8601 in UTC.
-        edited_by: who changed it last; empty if no one has.
-        edited: when it was changed last, ISO 8601 in UTC; empty if it never was.
+        text: the note's text, of one or more lines and at most 1,000 characters.
+        date: the time that the note is about, ISO 8601 in UTC; empty if it is pinned to a version.
+        version: the version that the note is about; None if it is pinned to a date.
+        line: the line of the version, or the only line that a note on a date is about; empty for all lines.
+        arm: the only arm that the note is about; empty for all arms.
+        by: the author.
+        written: time of writing, ISO 8601 in UTC.
+        edited_by: the last editor; empty if the note was never changed.
+        edited: time of the last change, ISO 8601 in UTC; empty if the note was never changed.
     """
 
     id: Annotated[int, Meta(ge=1)]
@@ -42,13 +42,13 @@ class Note(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Notes(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All notes of a study after one change of them.
+    """All notes of a study, as of one change.
 
     Attributes:
-        number: the number of the change; the document with the largest one holds.
+        number: the number of the change; the document with the largest number is current.
         next_id: the number of the next note.
         notes: in the order in which they were written.
-        recent: marks of the last changes, newest last, so that a slow writer finds its own.
+        recent: marks of the last changes, newest last, so that a slow writer can find its own change.
     """
 
     number: Annotated[int, Meta(ge=0)] = 0

@@ -1,8 +1,8 @@
-"""Requests to an object store: S3 and compatible ones, Google Cloud Storage, Azure Blob Storage.
+"""Requests to an object store: S3 and compatible services, Google Cloud Storage, Azure Blob Storage.
 
 Credentials, region and endpoint come from the environment, from the variables that the tools of these services read
-(``docs/object-stores.md``). Temporary failures (no connection, a time-out, 429, 5xx, an answer that is cut off) are
-retried at growing intervals for :data:`PATIENCE` seconds; permanent ones become an error with a sentence.
+(``docs/object-stores.md``). Temporary failures (no connection, a time-out, 429, 5xx, a truncated answer) are retried at
+growing intervals for :data:`PATIENCE` seconds; permanent failures raise an error with a sentence.
 """
 
 from __future__ import annotations
@@ -33,37 +33,37 @@ PATIENCE = 20.0
 PATIENCE_VARIABLE = "FEDPING_STORAGE_PATIENCE"
 
 LONGEST_PATIENCE = 300.0
-"""Seconds; credentials that are renewed last a few minutes longer than they are handed out."""
+"""Maximum of :data:`PATIENCE_VARIABLE`, in seconds; renewed credentials may expire a few minutes later."""
 
 ANSWERS_WITHIN = 60.0
-"""Seconds that one answer may take; what stops arriving earlier is given up after 15."""
+"""Maximum seconds for one answer; an answer whose bytes stop arriving is given up after 15 seconds."""
 
 _MOST_TRIES = 10_000
-"""More than fit into :data:`LONGEST_PATIENCE`: only time ends the tries."""
+"""Maximum tries: more than fit into :data:`LONGEST_PATIENCE`, so that only time ends them."""
 
 BROKEN_ANSWERS = ("body error",)
 BROKEN_PUTS = (*BROKEN_ANSWERS, "error sending request", "NoSuchUpload", "InvalidBlockList")
-"""The library's words for broken connections. It does not retry a put that may have been carried out. When it retries
-the end of an upload in parts that was carried out, the answer is that the upload no longer exists."""
+"""The library's texts for connections that broke during a put. The library does not retry a put that may have
+succeeded. If it retries the end of a multipart upload that has succeeded, the answer is that the upload no longer
+exists."""
 
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
 _NAMELESS = "Encountered object with invalid path"
-"""The library's words for a listed object whose name it cannot request."""
+"""The library's text for a listed object whose name it cannot request."""
 
 _CLOCKS_APART = ("RequestTimeTooSkewed", "Request date header too old", "reasonable timeframe")
-"""The words of S3, Azure and Google's token issuer for a request whose time differs from theirs by minutes."""
+"""Texts of S3, Azure and Google's token issuer for a request whose time differs from theirs by minutes."""
 
 _NOT_ALLOWED = re.compile(
     r"status code: 40[13]\b|<Code>(Expired|Invalid)Token<|invalid_grant|lacked valid authentication credentials"
 )
-"""Each service has its own codes for it; those here come with a 400, from S3 and from token issuers. The last is the
-library's text where a profile's credentials cannot be renewed."""
+"""Answers to requests with bad or expired credentials. The codes come with status 400 from S3 and token issuers; the
+last text is the library's, if a profile's credentials cannot be renewed."""
 
 _PANIC = "its library can't build a request from the environment's settings"
 
 _STAYS = re.compile(rf"status code: (3\d\d|4(?!08|25|29)\d\d)\b|{_PANIC}")
-"""Answers that stay the same until a person changes something: redirects and refusals of a client's requests, but for
-time-outs and too many requests."""
+"""Permanent errors, which need a person's action: redirects and all 4xx except time-outs and too many requests."""
 
 _IF_IT_STAYS = "correct the endpoint, region or credentials in the environment if it stays so"
 
@@ -86,14 +86,14 @@ _ONE_LINE = {
         *("AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET"),
     ),
 }
-"""Variables that the library reads and makes requests of, each a line."""
+"""Variables whose values the library puts into requests, and which must therefore be a single line."""
 
 _CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, or AWS_PROFILE",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN; no connection string",
 }
-"""The credentials that a person most likely has."""
+"""The variables with credentials that a user most likely has, for messages."""
 
 
 class StorageAway(FedpingError):
@@ -101,16 +101,16 @@ class StorageAway(FedpingError):
 
 
 class StorageUnavailable(StorageAway, TemporaryFailure):
-    """An object store does not answer now, or says that it cannot; the same command may succeed later."""
+    """An object store doesn't answer or reports a temporary problem; the same command may succeed later."""
 
 
 class Unsettled(OSError):
-    """It is still unknown whether an object was created, and by which writer."""
+    """A put has an unknown outcome: whether the object was created, and by which writer."""
 
 
 @contextmanager
 def told(what: str, where: Bucket, let: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Raise the library's errors as :class:`StorageAway`, which says that fedping cannot ``what`` an object or folder.
+    """Re-raise the library's errors as :class:`StorageAway`: "cannot ``what`` ``where`` in the object store".
 
     Errors in ``let`` are left to the caller, unless they say that the bucket does not exist.
     """
@@ -129,7 +129,7 @@ def told(what: str, where: Bucket, let: tuple[type[Exception], ...] = ()) -> Ite
 
 
 def _remedy(said: str, where: Bucket) -> str | None:
-    """Return the remedy for an error of the library, for people; None if it may be temporary."""
+    """Return the remedy for an error of the library, as text for a message; None if the error may be temporary."""
     if any(code in said for code in _NO_BUCKET):
         return f"'{where.name}' does not exist. Create it, or correct the address"
     if _NAMELESS in said:
@@ -145,7 +145,7 @@ def _remedy(said: str, where: Bucket) -> str | None:
 
 @cache
 def connection(place: Bucket) -> ObjectStore:
-    """Return the connection to a bucket that the process shares; raises :class:`InvalidSettings`."""
+    """Return the process's shared connection to a bucket; raise :class:`InvalidSettings` for a bad environment."""
     from obstore.exceptions import BaseError
     from obstore.store import from_url
 
@@ -177,7 +177,7 @@ def connection(place: Bucket) -> ObjectStore:
 
 
 def _check_endpoints(place: Bucket) -> None:
-    """Reject an endpoint that cannot be requested, or that contains a secret, which errors would repeat."""
+    """Reject an endpoint that cannot be requested, or that contains a secret, because errors would repeat it."""
     for name in _ENDPOINTS[place.scheme]:
         said = os.environ.get(name)
         if said is not None and not re.fullmatch(r"https?://[A-Za-z0-9.:_\[\]-]+(/[A-Za-z0-9._~/-]*)?", said):
@@ -188,7 +188,7 @@ def _check_endpoints(place: Bucket) -> None:
 
 
 def _check_variables(place: Bucket) -> None:
-    """Reject a value that no header of a request can hold, such as one read from a file with its line break."""
+    """Reject a variable's value that no request header can hold, such as one with a line break."""
     for name in _ONE_LINE[place.scheme]:
         said = os.environ.get(name, "")
         if said != said.strip() or not said.isprintable():
@@ -198,7 +198,7 @@ def _check_variables(place: Bucket) -> None:
 
 
 def _of_profile() -> Any | None:
-    """Return the credentials provider of a profile of AWS's tools; None if the environment has other credentials."""
+    """Return the credentials provider of the AWS profile; None if the environment has other credentials."""
     if "AWS_ACCESS_KEY_ID" in os.environ or not (profile := os.environ.get("AWS_PROFILE")):
         return None
     try:
@@ -234,7 +234,7 @@ def _patience() -> float:
 
 
 def heeding(ask: Callable[[], _T]) -> _T:
-    """Return the result of a request while handling Ctrl-C and other signals, which the library would not do."""
+    """Return the result of a request, handling Ctrl-C and other signals meanwhile, which the library would not do."""
     if threading.current_thread() is not threading.main_thread():  # only the main thread handles signals
         return _calm(ask)
     answer: Future[_T] = Future()
@@ -250,7 +250,7 @@ def heeding(ask: Callable[[], _T]) -> _T:
 
 
 def _calm(ask: Callable[[], _T]) -> _T:
-    """Return the result of a request; a panic of the library, which is no Exception, is raised as an error."""
+    """Return the result of a request; raise a panic of the library, which isn't an Exception, as OSError."""
     try:
         return ask()
     except BaseException as error:
@@ -260,7 +260,7 @@ def _calm(ask: Callable[[], _T]) -> _T:
 
 
 def again(ask: Callable[[], _T], broken: tuple[str, ...]) -> _T:
-    """Return the result of a request, retried if the connection broke, which the library does not do here."""
+    """Return the result of a request, retried if the connection broke; the library doesn't retry such requests."""
     from obstore.exceptions import GenericError
 
     until, pause = time.monotonic() + _patience(), 0.1
@@ -276,7 +276,7 @@ def again(ask: Callable[[], _T], broken: tuple[str, ...]) -> _T:
 
 
 def check_bucket(error: FileNotFoundError) -> None:
-    """Raise the error again if the bucket is missing, and not only an object."""
+    """Re-raise the error if the bucket itself is missing, rather than only an object."""
     if any(code in str(error) for code in _NO_BUCKET):
         raise error
 
@@ -291,6 +291,6 @@ def _reason(error: BaseException) -> str:
 
 
 def _code(error: BaseException) -> str:
-    """Return the code in an answer; "" if it has none, such as an answer to HEAD."""
+    """Return the error code in an answer; "" if it has none, such as an answer to HEAD."""
     found = re.search(r"<Code>([^<]{1,80})</Code>", str(error))
     return found[1] if found else ""

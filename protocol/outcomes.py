@@ -1,9 +1,9 @@
-"""Outcomes: the columns for clients' reports about the consequences of a choice, at the choice or later.
+"""Outcomes: columns in which clients report the consequences of a choice, at the choice or later.
 
-A study declares each with its bounds. A client moves a value to the nearest bound and rounds it before anything is sent
-(:meth:`clipped`); ingest rejects a value beyond the bounds or finer than they allow, and clips nothing. Outcomes
-without ``within`` travel in the ping of the choice. Those with ``within`` travel in a ping of their own, one value a
-ping (`fedping.protocol.ping.OUTCOME`), which has no update and is not read by rounds.
+A study declares each outcome with its bounds. Before sending, a client moves a value to the nearest bound and rounds it
+(:meth:`clipped`); ingest doesn't clip, but rejects values beyond the bounds or with finer steps. Outcomes without
+``within`` are sent in the ping of the choice. Outcomes with ``within`` are sent in separate pings, one value a ping
+(`fedping.protocol.ping.OUTCOME`), without an update; rounds don't read them.
 
 Free text and values without bounds are not supported: a text can identify its author, and a single value without bounds
 can decide a comparison.
@@ -34,7 +34,7 @@ MOST_HOURS = 24 * 365
 
 _LARGEST_COUNT = 2**31 - 1
 _GRID = 1e-6
-"""How far a value may be from a whole number of steps, in steps: products of decimals are seldom exact."""
+"""Tolerance between a value and a whole number of steps, in steps, because products of decimals are seldom exact."""
 
 _MOST_STEPS = 1e9
 """Maximum steps between the bounds of a number, so that rounding in double precision stays exact enough."""
@@ -50,17 +50,17 @@ RESERVED = frozenset(
         *("study", "line", "iteration", "day", "segment"),
     }
 )
-"""Names of columns that are taken."""
+"""Names that outcomes can't have, because other columns have them."""
 
 
 class _Outcome(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", omit_defaults=True):
-    """Settings that all kinds of outcomes have.
+    """Settings common to all kinds of outcomes.
 
     Attributes:
         name: the outcome's name, which is also its column's.
         within: maximum time after the choice at which a later outcome counts, such as "48h" or "14d". None for an
             outcome at the choice.
-        linked: whether its pings name the document of their choice; else they name only the client and its arm.
+        linked: whether its pings contain the document id of their choice; else they name only the client and its arm.
         better: direction that is better for users, as a guardrail needs; None if neither is.
     """
 
@@ -98,12 +98,12 @@ class _Outcome(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, ta
 
     @property
     def wire_type(self) -> Any:
-        """The type of its field in a payload."""
+        """The type of the outcome's field in a payload."""
         raise NotImplementedError
 
     @property
     def in_words(self) -> str:
-        """Its name, with its bounds."""
+        """The outcome's name with its bounds, for messages."""
         return self.name
 
 
@@ -215,7 +215,7 @@ class CategoryOutcome(
         return f"{self.name} (one of {len(self.values)})"
 
     def clipped(self, value: str) -> str | None:
-        """Return the value that a client sends; None for one that is not listed, which isn't sent."""
+        """Return the value that a client sends; None for an unlisted value, which isn't sent."""
         return value if value in self.values else None
 
 
@@ -224,7 +224,7 @@ Outcome: TypeAlias = NumericOutcome | CategoryOutcome
 
 
 def outcome_range(outcome: NumericOutcome) -> tuple[float, float]:
-    """Return the least and the greatest value of an outcome that is a number; a flag is 0 or 1."""
+    """Return the least and the greatest value of a numeric outcome; a flag is 0 or 1."""
     if isinstance(outcome, NumberOutcome):
         return outcome.low, outcome.high
     return 0.0, float(outcome.most) if isinstance(outcome, CountOutcome) else 1.0
@@ -242,7 +242,7 @@ def _hours(name: str, within: str) -> int:
 
 
 def check_outcomes(study: str, outcomes: Sequence[Outcome]) -> None:
-    """Raise :class:`InvalidSettings` if a study's outcomes have one name twice, or are too many."""
+    """Raise :class:`InvalidSettings` if two of a study's outcomes have the same name, or there are too many."""
     names = [outcome.name for outcome in outcomes]
     if repeated := next((name for name in names if names.count(name) > 1), None):
         raise InvalidSettings(f"study '{study}' declares the outcome '{repeated}' twice. Rename one of them")
@@ -251,7 +251,7 @@ def check_outcomes(study: str, outcomes: Sequence[Outcome]) -> None:
 
 
 def at_choice(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
-    """Return the outcomes that travel in the ping of the choice."""
+    """Return the outcomes that are sent in the ping of the choice."""
     return tuple(outcome for outcome in outcomes if outcome.within is None)
 
 
@@ -268,7 +268,7 @@ class OutcomeColumns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """
 
     GRIDS: ClassVar[tuple[tuple[str, float, float], ...]] = ()
-    """Of each number its name, its least value, and its step."""
+    """Name, least value and step of each outcome that is a number."""
 
     def __post_init__(self) -> None:
         # every ping comes here: no call but getattr and round
@@ -280,18 +280,18 @@ class OutcomeColumns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 def grids_of(outcomes: Sequence[Outcome]) -> tuple[tuple[str, float, float], ...]:
-    """Return :attr:`OutcomeColumns.GRIDS` of outcomes."""
+    """Return :attr:`OutcomeColumns.GRIDS` for these outcomes."""
     numbers = (outcome for outcome in outcomes if isinstance(outcome, NumberOutcome))
     return tuple((outcome.name, outcome.low, outcome.round) for outcome in numbers)
 
 
 def columns_of(outcomes: Sequence[Outcome]) -> list[tuple[str, Any, Any]]:
-    """Return the fields of outcomes, as :func:`msgspec.defstruct` takes them; a client may leave each out."""
+    """Return the optional fields for outcomes, in the form that :func:`msgspec.defstruct` expects."""
     return [(outcome.name, outcome.wire_type | UnsetType, UNSET) for outcome in outcomes]
 
 
 def linked_id(choice: UUID, column: str) -> UUID:
-    """Return the document id of a later outcome that names its choice: a repetition has the same."""
+    """Return the document id of a later outcome that names its choice; a repeated outcome gets the same id."""
     return _id_of(f"{choice}\n{column}")
 
 
@@ -305,12 +305,12 @@ def unlinked_id(secret: UUID, choice: UUID, column: str) -> UUID:
 
 
 def _id_of(text: str) -> UUID:
-    """Return a UUID of version 8 (RFC 9562) that follows from a text: the first bits of its SHA-256."""
+    """Return a UUID of version 8 (RFC 9562) with the first bits of the SHA-256 of a text."""
     digest = bytearray(hashlib.sha256(text.encode()).digest()[:16])
     digest[6], digest[8] = 0x80 | digest[6] & 0x0F, 0x80 | digest[8] & 0x3F
     return UUID(bytes=bytes(digest))
 
 
 def age_hours(choice_ms: int, outcome_ms: int) -> int:
-    """Return the ``age`` of an outcome: whole hours since its choice by the client's clock, 0 if that was set back."""
+    """Return the ``age`` of an outcome: whole hours since its choice by the client's clock; 0 if it was set back."""
     return max(0, outcome_ms - choice_ms) // 3_600_000

@@ -1,4 +1,4 @@
-"""Logins of requests that fedping makes: those that are in the address, and none of the machine's own."""
+"""Logins for fedping's own requests: only those in the address, none from the machine's settings."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ if TYPE_CHECKING:
 
 
 def login_in_address(request: PreparedRequest) -> PreparedRequest:
-    """Give a request the login that its address has, if any: the ``auth`` of a call of the library requests.
+    """Add the login in a request's address, if any, to the request; for the argument ``auth`` of the library requests.
 
-    Without an ``auth`` that library sends the credentials for the host in ``~/.netrc``, which the caller didn't
-    request.
+    Without an ``auth``, the library would send credentials from ``~/.netrc`` that the caller didn't ask for.
     """
     from requests.auth import HTTPBasicAuth
     from requests.utils import get_auth_from_url

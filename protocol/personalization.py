@@ -1,7 +1,7 @@
 """Settings for personal models: weights, or a part of a model, that stay with a client and are never sent.
 
-They are part of a line's training and published with it, because clients need them; rounds do not. The symbols of
-thesis chapter 6: w are the shared weights of a version, P the weights of a client's own model, v its vector.
+These settings are part of a line's training and published with it, because clients need them; rounds do not. Symbols
+(thesis chapter 6): w are the shared weights of a version, P the weights of a client's own model, v the client's vector.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Version: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 NamesOfWeights: TypeAlias = Annotated[
     tuple[Annotated[str, Meta(min_length=1, max_length=80)], ...], Meta(max_length=10_000)
 ]
-"""Names of single weights, or of blocks, which stand for all of theirs; as many as a model may have blocks."""
+"""Names of single weights or of blocks (for all weights of the block); at most as many as a model may have blocks."""
 
 NumberOfSteps: TypeAlias = Annotated[int, Meta(ge=0, le=1_000_000)]
 NumberOfExamples: TypeAlias = Annotated[int, Meta(ge=1)]
@@ -56,7 +56,7 @@ class FineTune(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, ta
 
     @property
     def traits(self) -> Traits:
-        """Traits (`fedping.protocol.rules`)."""
+        """Traits of these settings (`fedping.protocol.rules`)."""
         return traits_where(
             {
                 "personal": True,
@@ -68,10 +68,10 @@ class FineTune(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, ta
 
 
 class Vector(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="vector"):
-    """A client's own vector v, with which it predicts by w + U v (the personal vector of thesis 6.3).
+    """A client's own vector v; the client predicts with the weights w + U v (the personal vector of thesis 6.3).
 
-    From ``from_version`` on, a client trains v and w in turn: v by gradient steps, when it sends nothing, and w at v =
-    0.
+    From ``from_version`` on, a client alternates: in one turn it trains v by gradient steps and sends nothing, in the
+    next it trains w at v = 0.
 
     Attributes:
         rate: step size.
@@ -101,7 +101,7 @@ class Vector(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_
 
     @property
     def traits(self) -> Traits:
-        """Traits (`fedping.protocol.rules`)."""
+        """Traits of these settings (`fedping.protocol.rules`)."""
         return traits_where(
             {
                 "personal": True,
@@ -139,7 +139,7 @@ class PartlyLocal(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
 
 
 class Reconstruct(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="reconstruct"):
-    """Blocks that a client fits each time, and neither keeps nor sends (FedRecon, Singhal et al. 2021).
+    """Blocks that a client fits anew in each training, and neither keeps nor sends (FedRecon, Singhal et al. 2021).
 
     For predictions, the blocks are fitted on all of a client's examples.
 
@@ -162,8 +162,8 @@ class Expert(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_
     """A mixture of the shared model and the client's own, weighted by the client's own gate (Peterson et al. 2019).
 
     From ``from_version`` on, a client predicts a(x) M(x; w) + (1 - a(x)) M(x; P), with a(x) = σ(g·x + b). P starts at
-    w, g at 0 and b at ``gate_start``. All three follow gradients on the same examples in the same step; w moves by what
-    the client sends.
+    w, g at 0 and b at ``gate_start``. In each step, P, g and b follow their gradients on the same examples; the client
+    sends an update of w.
 
     Attributes:
         private_rate: step size of P.

@@ -27,7 +27,7 @@ from fedping.protocol.tickets import LONGEST, PATTERN
 from fedping.protocol.update import EncodedUpdate, Update
 
 NO_VERSION = -1
-"""The model version of a client that has not fetched any yet."""
+"""The model version in a ping of a client that has not fetched a version yet."""
 
 NOTHING_SELECTED = -1
 """The selected rank of an interaction that ended without a choice; such a ping has loss 0 and an update of zeros."""
@@ -45,10 +45,10 @@ MOST_CANDIDATES = 1000
 """Maximum candidates of a list."""
 
 BY_STUDY = "@"
-"""Precedes the study in the name of a journal; names of types and studies do not contain it."""
+"""Separator before the study in the name of a journal; names of types and studies do not contain it."""
 
 MOST_CLASSES = 32
-"""Maximum classes of a model whose pings have a confusion matrix."""
+"""Maximum number of classes of a model whose pings have a confusion matrix."""
 
 MOST_CELLS = MOST_CLASSES**2
 
@@ -59,8 +59,8 @@ _OF_HISTORY = "bookmark_and_history_"
 class Payload(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Fields of every ping, for all products and types: the model version that the client knew, and its arm.
 
-    :attr:`ALIASES` are other names of fields. A payload that came with such a name has the value under the field's own
-    name, which is always present.
+    :attr:`ALIASES` are other names of fields. A payload that was sent with such a name has the value under the field's
+    own name.
     """
 
     ALIASES: ClassVar[Mapping[str, str]] = {}
@@ -81,10 +81,10 @@ class UpdatePayload(Payload, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class PrivatePayload(UpdatePayload, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The payload of a client of a private line, with no more than a round of it needs.
+    """The payload of a client of a private line, reduced to the fields that a round needs.
 
-    Its loss is a part of the vector that travels as the update (`fedping.protocol.privacy`). A client that has fetched
-    no version yet has nothing to send, and clients of arms that do not submit updates send a vector as well.
+    The loss is part of the vector sent as the update (`fedping.protocol.privacy`). A client that has fetched no version
+    yet sends nothing. Clients of arms that do not submit updates send a vector as well.
     """
 
     model_version: Annotated[int, Meta(ge=0, le=_LARGEST, description="the version known to the client")]
@@ -98,7 +98,7 @@ class PrivatePayload(UpdatePayload, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class LossPayload(UpdatePayload, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The fields that a round of a line that is not private needs."""
+    """The fields that a round needs on a line that is not private."""
 
     loss: Annotated[Finite, Meta(description="the client's loss under the weights that it applied")]
 
@@ -106,12 +106,12 @@ class LossPayload(UpdatePayload, frozen=True, forbid_unknown_fields=True, kw_onl
 class ModelPayload(LossPayload, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The result of learning from a client's own examples, for any model.
 
-    A client without an example says so with ``examples`` 0, loss 0 and an update of zeros: it took part, and changes
-    nothing. A client that reports the predictions of a model of classes on its examples, and sends no update, may add
+    A client without an example sends ``examples`` 0, loss 0 and an update of zeros: it participated, but changes
+    nothing. A client that only reports a classifier's predictions on its examples, without an update, may add
     ``confusion``.
 
     Raises:
-        ValueError: ``confusion`` comes with an update, is no square, or its sum is not the number of examples.
+        ValueError: ``confusion`` is sent with an update, isn't square, or doesn't sum to the number of examples.
     """
 
     examples: Annotated[Count, Meta(description="number of examples behind loss and update; 0 for none")]
@@ -144,14 +144,15 @@ class FrecencyPayload(LossPayload, frozen=True, forbid_unknown_fields=True, kw_o
     """An interaction with a ranked list of suggestions, as the two studies of 2018 reported it.
 
     A client leaves out fields that it does not have. The pair ``num_suggestions_displayed`` and ``rank_selected``
-    counts all suggestions, the pair ``bookmark_and_history_…`` those from history and bookmarks. One of the two may be
-    left out; then the other one counts history and bookmarks, under either name, as in the first study.
+    counts all suggestions; the pair ``bookmark_and_history_…`` counts only suggestions from history and bookmarks. If
+    only one pair is sent, it counts history and bookmarks, whichever its names, as in the first study.
 
-    The second study called the characters typed ``search_string_length``. Payloads and their pairs use the names of
-    their meaning, whichever names were sent.
+    The second study called the number of typed characters ``search_string_length``. A payload stores values under the
+    names of their meaning, whichever names were sent.
 
     Raises:
-        ValueError: half a pair, no pair, or not exactly one of the two names of the characters typed.
+        ValueError: a pair is incomplete, both pairs are missing, or the number of typed characters is missing or has
+            both names.
     """
 
     ALIASES: ClassVar[Mapping[str, str]] = {"search_string_length": "num_chars_typed"}
@@ -281,10 +282,10 @@ class ListPayload(LossPayload, OutcomeColumns, frozen=True, forbid_unknown_field
 class OutcomePayload(Payload, OutcomeColumns, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One later outcome of a choice: the value of one declared column. It has no update, and no round reads it.
 
-    The version is the choice's. ``choice`` is present if the outcome is declared as linked.
+    ``model_version`` is the version at the choice. ``choice`` is present if the outcome is declared as linked.
 
     Raises:
-        ValueError: it has no declared column, or several; or a number is finer than its outcome allows.
+        ValueError: it has no declared column, or several; or a number has a finer step than its outcome allows.
     """
 
     COLUMNS: ClassVar[tuple[str, ...]] = ()
@@ -308,7 +309,7 @@ class OutcomePayload(Payload, OutcomeColumns, frozen=True, forbid_unknown_fields
 
 
 def column_of(payload: OutcomePayload) -> str:
-    """Return the name of the column of a later outcome; as a property of it, it would be hidden by one of its name."""
+    """Return the name of a later outcome's column. It isn't a property, which a column of the same name would hide."""
     return next(name for name in payload.COLUMNS if getattr(payload, name) is not UNSET)
 
 
@@ -335,7 +336,7 @@ class Ping(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename
 
 
 class BatchedPing(Ping, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
-    """One line of a batch: a ping together with the document id that its own path would have carried."""
+    """One line of a batch: a ping with the document id that a single ping would have in its path."""
 
     document_id: Annotated[UUID, Meta(description="the document; a retry carries the same")]
 
@@ -343,8 +344,8 @@ class BatchedPing(Ping, frozen=True, forbid_unknown_fields=True, kw_only=True, r
 class TelemetryPing(Ping, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
     """A ping in Firefox's envelope, posted to ``/submit/telemetry/<document id>/<type>/…?v=4``.
 
-    The other contents of the envelope are checked for their form, and not stored; an ``environment``, which the browser
-    adds to some kinds of pings, is not even parsed.
+    The form of the envelope's other contents is checked, but they are not stored; the ``environment``, which the
+    browser adds to some kinds of pings, is not even parsed.
     """
 
     id: Annotated[UUID, Meta(description="the document, as in the path; a retry carries the same")]
@@ -357,7 +358,7 @@ class TelemetryPing(Ping, frozen=True, forbid_unknown_fields=True, kw_only=True,
 
 
 class LandedPing(Struct, frozen=True, kw_only=True):
-    """One ping on its way to disk: the envelope that ingest adds, and the payload. These are the rows of Parquet."""
+    """A ping as stored: the envelope that ingest adds, and the payload. These are the rows of landed files."""
 
     document_id: UUID
     client_id: UUID
@@ -381,8 +382,8 @@ class DocumentType:
         format: format of such pings in the journal and in landed files; it grows when an older program would misread
             them.
         payload: class of the payload.
-        counted_by: fields of the payload with the number of examples; the first one that a ping has counts. Empty for a
-            type without such a field, whose pings have one example each.
+        counted_by: fields of the payload with the number of examples; the first of them that a ping has is used. Empty
+            for a type without such a field, whose pings have one example each.
         examples: function from the field's value, or an array of values, to the number of examples.
         nothing: description of a ping without an example.
         ranked: whether ``counted_by`` is the selected rank, whose mean is reported.
@@ -405,27 +406,27 @@ class DocumentType:
 
     @cached_property
     def journal(self) -> str:
-        """The name of its journal: types whose columns differ by study have one for each study."""
+        """The name of the type's journal; a type whose columns differ by study has one journal for each study."""
         return f"{self.name}{BY_STUDY}{self.study}" if self.study else self.name
 
     @property
     def is_outcome(self) -> bool:
-        """Whether its pings are later outcomes, which lie apart from those that rounds read."""
+        """Whether its pings are later outcomes, which are stored apart from the pings that rounds read."""
         return issubclass(self.payload, OutcomePayload)
 
     @cached_property
     def ping(self) -> type[Ping]:
-        """The class of one such ping."""
+        """The class of a single ping of this type."""
         return _with_payload(Ping, self)
 
     @cached_property
     def batched(self) -> type[BatchedPing]:
-        """The class of one line of a batch of such pings."""
+        """The class of one line of a batch of pings of this type."""
         return _with_payload(BatchedPing, self)
 
     @cached_property
     def telemetry(self) -> type[TelemetryPing]:
-        """The class of one such ping in the envelope of Firefox."""
+        """The class of a ping of this type in Firefox's envelope."""
         return _with_payload(TelemetryPing, self)
 
     @property
@@ -438,11 +439,11 @@ class DocumentType:
         return payload.loss if isinstance(payload, LossPayload) else 0.0
 
     def examples_of(self, payload: Payload) -> int:
-        """Return the number of examples behind a payload."""
+        """Return the number of examples of a payload."""
         return int(self.examples(self.counted_in(payload)))
 
     def counted_in(self, payload: Payload) -> int:
-        """Return the value of the field with a payload's number of examples."""
+        """Return the value of the field that determines a payload's number of examples; 1 without such a field."""
         if not self.counted_by:
             return 1
         for name in self.counted_by:
@@ -487,7 +488,7 @@ MODEL_UPDATE = DocumentType(
     examples=lambda number: number,
     nothing="there was no example (examples 0)",
 )
-"""An update of any model, from a client's examples."""
+"""An update of a model of any kind, computed from a client's examples."""
 
 PRIVATE_UPDATE = DocumentType(
     name="private-update",
@@ -511,9 +512,9 @@ LIST_UPDATE = DocumentType(
     ranked=True,
     top=1,
 )
-"""A list of candidates, ranked by any model, with a study's outcomes at the choice: one example if there was one.
+"""A list of candidates, ranked by any model, with a study's outcomes at the choice: one example if a choice was made.
 
-A study's own type has its declared columns as well (:func:`type_of_study`).
+A study's own variant has the study's declared columns as well (:func:`type_of_study`).
 """
 
 OUTCOME = DocumentType(
@@ -525,17 +526,17 @@ OUTCOME = DocumentType(
     examples=lambda number: number,
     nothing="there was no example",
 )
-"""A later outcome; a study's own type has its declared columns (:func:`outcomes_of_study`)."""
+"""A later outcome; a study's own variant has the study's declared columns (:func:`outcomes_of_study`)."""
 
 DOCUMENT_TYPES: Mapping[str, DocumentType] = {
     each.name: each for each in (FRECENCY_UPDATE, MODEL_UPDATE, PRIVATE_UPDATE, LIST_UPDATE, OUTCOME)
 }
-"""Every type of ping, by its name."""
+"""All types of pings by name."""
 
 
 @lru_cache(maxsize=1024)
 def type_of_study(pings: DocumentName, study: str, outcomes: tuple[Outcome, ...]) -> DocumentType:
-    """Return the type of the pings that a study's rounds read; of lists with the columns of outcomes at the choice."""
+    """Return the type of the pings that a study's rounds read; lists get the columns of outcomes at the choice."""
     if pings != LIST_UPDATE.name:
         return DOCUMENT_TYPES[pings]
     return _with_outcomes(LIST_UPDATE, study, at_choice(outcomes))
@@ -543,7 +544,7 @@ def type_of_study(pings: DocumentName, study: str, outcomes: tuple[Outcome, ...]
 
 @lru_cache(maxsize=1024)
 def outcomes_of_study(study: str, outcomes: tuple[Outcome, ...]) -> DocumentType | None:
-    """Return the type of a study's later outcomes; None if it declares none."""
+    """Return the type of a study's later outcomes; None if the study declares none."""
     declared = later(outcomes)
     return _with_outcomes(OUTCOME, study, declared) if declared else None
 

@@ -1,7 +1,7 @@
-"""Settings for a round on the server: the weights of pings, the aggregation and the optimizer.
+"""Settings for a round on the server: the weighting of pings, the aggregation and the optimizer.
 
-These are values only; the arithmetic that they choose lives with the server. They are part of the study, so that a
-version's lineage can name them by digest and the version can be computed again.
+These are only settings; the server implements the arithmetic. They are part of the study, so that a version's lineage
+can name them by digest and the version can be recomputed.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Share: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
 class Quorum(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The share of the votes that must agree on a weight's sign before RProp follows it.
 
-    Shares are relative to the maximum sum of all votes, as if each were in this weight alone, at the bound of the clip.
-    0 for both ``decides`` and ``hastens`` disables the quorum.
+    Shares are relative to the maximum sum of all votes: if every update were at the clip bound and had only this
+    weight. 0 for both ``decides`` and ``hastens`` disables the quorum.
 
     Attributes:
         decides: a weight whose mean is not above this share stays unchanged, so hostile clients with a smaller share
-            turn no sign against the others' mean.
-        hastens: a step size whose sign stays grows only above this share.
+            can't turn a sign against the other clients' mean.
+        hastens: while a sign stays, the step size grows only if the mean is above this share.
         slows: factor on a step size up to ``hastens``.
     """
 
@@ -39,7 +39,7 @@ class Quorum(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def enabled(self) -> bool:
-        """Whether it changes anything."""
+        """Whether the quorum has any effect."""
         return self.decides > 0 or self.hastens > 0
 
 
@@ -47,8 +47,8 @@ class RProp(Struct, frozen=True, forbid_unknown_fields=True, tag_field="optimize
     """Resilient propagation (thesis 3.5, eqs. 3 and 4); each weight's step sizes are in the model spec.
 
     ``rate_rounding`` rounds the adapted step size to whole numbers and stores it rounded, as the published simulation
-    did (``half_even``); ``none`` keeps it as it is. ``quorum`` is the number of votes that must agree on a sign;
-    without one, the sign of the mean counts, even if the mean is tiny.
+    did (``half_even``); ``none`` doesn't round. ``quorum`` sets the share of votes that must agree on a sign; without a
+    quorum, the sign of the mean counts, even if the mean is tiny.
     """
 
     digest_name: ClassVar[str] = "RProp"
@@ -60,7 +60,7 @@ class RProp(Struct, frozen=True, forbid_unknown_fields=True, tag_field="optimize
 
     @property
     def traits(self) -> Traits:
-        """Traits (`fedping.protocol.rules`)."""
+        """Traits of these settings (`fedping.protocol.rules`)."""
         return traits_where({"quorum": self.quorum is not None and self.quorum.enabled})
 
 
@@ -73,8 +73,8 @@ FromZero: TypeAlias = Annotated[float, Meta(ge=0, le=1e30)]
 class GradientDescent(Struct, frozen=True, forbid_unknown_fields=True, tag_field="optimizer", tag="gradient_descent"):
     """A step of ``rate`` times the mean update (thesis 2.2), whose rate may fall from round to round.
 
-    On the movements of local training that is FedAvg with a server rate: 1 takes the mean of the clients' models
-    (McMahan et al. 2017).
+    If updates are the movements of local training, this is FedAvg with a server rate: with rate 1, the new weights are
+    the mean of the clients' models (McMahan et al. 2017).
     """
 
     digest_name: ClassVar[str] = "GradientDescent"
@@ -84,15 +84,15 @@ class GradientDescent(Struct, frozen=True, forbid_unknown_fields=True, tag_field
 
     @property
     def traits(self) -> Traits:
-        """Traits (`fedping.protocol.rules`)."""
+        """Traits of these settings (`fedping.protocol.rules`)."""
         return traits_where({"as it is": self.rate == 1.0 and self.decay == "none"})
 
 
 class Momentum(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="optimizer", tag="momentum"):
-    """The heavy ball (Polyak 1964): a velocity that keeps its share ``beta``, plus rate times mean update.
+    """Momentum (heavy ball, Polyak 1964): a velocity that keeps its share ``beta``, plus rate times mean update.
 
-    The step is the velocity; with ``nesterov`` it is the velocity after a second identical update (Nesterov 1983). On
-    the movements of local training it is FedAvgM (Hsu et al. 2019).
+    The step is the velocity; with ``nesterov`` it is the velocity after a second identical update (Nesterov 1983). If
+    updates are the movements of local training, this is FedAvgM (Hsu et al. 2019).
     """
 
     digest_name: ClassVar[str] = "Momentum"
@@ -111,7 +111,7 @@ class Adam(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
     the FedAdam of Reddi et al. 2021.
 
     Raises:
-        InvalidSettings: the bias is corrected of a mean that does not begin at zero.
+        InvalidSettings: ``bias_correction`` is used with a mean that does not begin at zero.
     """
 
     digest_name: ClassVar[str] = "Adam"
@@ -135,7 +135,7 @@ class Yogi(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
     is the FedYogi of Reddi et al. 2021.
 
     Raises:
-        InvalidSettings: the bias is corrected for a mean that does not begin at zero.
+        InvalidSettings: ``bias_correction`` is used with a mean that does not begin at zero.
     """
 
     digest_name: ClassVar[str] = "Yogi"
@@ -153,10 +153,10 @@ class Yogi(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
 
 
 class Adagrad(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="optimizer", tag="adagrad"):
-    """Adagrad (Duchi et al. 2011): the update over the root of the sum of all squares, so that every rate only falls.
+    """Adagrad (Duchi et al. 2011): the update over the root of the sum of all squares so far, so that rates only fall.
 
-    With ``beta1`` above 0 the running mean of the updates takes their place. With ``epsilon`` τ and ``initial`` τ² it
-    is the FedAdagrad of Reddi et al. 2021.
+    With ``beta1`` above 0, the running mean of the updates replaces the update. With ``epsilon`` τ and ``initial`` τ²
+    it is the FedAdagrad of Reddi et al. 2021.
     """
 
     digest_name: ClassVar[str] = "Adagrad"
@@ -195,10 +195,11 @@ class Mean(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
 
 
 class MeanOfSigns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="mean_of_signs"):
-    """The weighted mean of the updates' signs: its own sign is what most votes say (thesis 4.4).
+    """The weighted mean of the updates' signs, whose sign is the sign of the majority (thesis 4.4).
 
-    With RProp that is RProp by majority. The result is the same whether clients send updates or only their signs.
-    ``zero`` is how an update counts that is zero: not at all, or upwards, as where a sign is a single bit.
+    With RProp, this is RProp by majority. The result is the same whether clients send updates or only their signs.
+    ``zero`` is how a zero counts: not at all (``abstain``), or as positive (``up``), as in an encoding of one bit a
+    sign.
     """
 
     digest_name: ClassVar[str] = "MeanOfSigns"
@@ -207,16 +208,16 @@ class MeanOfSigns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
 
     @property
     def traits(self) -> Traits:
-        """Traits (`fedping.protocol.rules`)."""
+        """Traits of these settings (`fedping.protocol.rules`)."""
         return traits_where({"takes signs": True, "majority": True, "zeros up": self.zero == "up"})
 
 
 class Recluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="recluster"):
     """Federated k-means: the clients' centroids are clustered again (Rodríguez-Barroso et al. 2020, 5.3).
 
-    For a model whose weights are K consecutive centroids of d numbers, with K and d the settings ``clusters`` and
-    ``features`` of its spec, and then, if it has them, K counts of the examples behind each. An update is their
-    movement by local training. ``iterations`` is the maximum number of iterations of that k-means.
+    The model's weights must be K consecutive centroids of d numbers, with K and d the settings ``clusters`` and
+    ``features`` of its spec, optionally followed by K counts of examples. An update is the centroids' movement by local
+    training. ``iterations`` is the maximum number of iterations of k-means.
     """
 
     digest_name: ClassVar[str] = "Recluster"
@@ -232,7 +233,7 @@ class Median(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_
 
 
 class TrimmedMean(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="trimmed_mean"):
-    """Of each weight on its own the weighted mean, without the lowest and the highest ``share`` of votes (Yin 2018)."""
+    """The weighted mean of each weight on its own, without the lowest and the highest ``share`` of votes (Yin 2018)."""
 
     traits: ClassVar[Traits] = frozenset({"compares", "majority"})
 
@@ -244,8 +245,8 @@ class GeometricMedian(
 ):
     """The point with the least sum of distances to the clients' updates (Pillutla, Kakade and Harchaoui 2022).
 
-    Computed by the smoothed algorithm of Weiszfeld, at most ``iterations`` times, from the median of each weight.
-    ``smoothing`` is the least distance that counts, in units of the median distance from that point.
+    Weiszfeld's smoothed algorithm, with at most ``iterations`` iterations from the median of each weight. ``smoothing``
+    is the least distance used, in units of the median distance from that start.
     """
 
     traits: ClassVar[Traits] = frozenset({"majority"})
@@ -255,9 +256,10 @@ class GeometricMedian(
 
 
 class Krum(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="krum"):
-    """The update that is nearest to its neighbours (Blanchard et al. 2017); the mean of ``keep`` such: multi-Krum.
+    """The update nearest to its neighbours (Blanchard et al. 2017), or the mean of the ``keep`` nearest (multi-Krum).
 
-    ``hostile`` is the share of votes that may be hostile: the number of neighbours is all votes but those and two.
+    ``hostile`` is the share of votes that may be hostile; the number of neighbours is that of the other votes minus
+    two.
     """
 
     traits: ClassVar[Traits] = frozenset({"compares", "majority"})
@@ -267,10 +269,10 @@ class Krum(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
 
 
 class CenteredClip(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="centered_clip"):
-    """The mean of the votes, each shortened to within ``radius`` of a center (Karimireddy 2021).
+    """The mean of the updates, each clipped to a distance of ``radius`` from a center (Karimireddy 2021).
 
-    The center is the direction of the round before, and moves to that mean ``iterations`` times. ``beta`` is the share
-    of the previous round's direction that is kept: momentum on the server, because clients keep no state here.
+    The center starts at the previous round's direction and moves to that mean ``iterations`` times. ``beta`` is the
+    share of the previous round's direction that is kept: momentum on the server, because clients keep no state here.
     """
 
     traits: ClassVar[Traits] = frozenset({"majority"})
@@ -296,7 +298,7 @@ class NoClip(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_
 
 
 class ClipByNorm(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="norm"):
-    """An update that is longer than ``norm``, by the Euclidean norm, is shortened to it (Sun et al. 2019)."""
+    """Updates longer than ``norm``, by the Euclidean norm, are shortened to it (Sun et al. 2019)."""
 
     traits: ClassVar[Traits] = frozenset({"clips"})
 
@@ -304,15 +306,13 @@ class ClipByNorm(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
 
 
 class ClipByQuantile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="quantile"):
-    """An update that is longer than most were in the round before is shortened (after Andrew et al. 2021).
+    """Updates longer than most updates of the previous round are shortened (after Andrew et al. 2021).
 
-    The bound is ``multiple`` times the ``quantile`` of the norms of the updates that are not zero, where each client
-    counts once. It changes by the factor ``growth`` at most from one round to the next, up or down. The first round,
-    which has none before it, measures its own norms first.
-    ``units`` selects the vector whose norm is taken: the update itself, or, with ``step``, each number of a gradient
-    times its weight's first step size, which is the change of the loss by that step. Weights of different units, such
-    as days
-    and points, then count alike.
+    The bound is ``multiple`` times the ``quantile`` of the norms of nonzero updates, with each client counted once.
+    From one round to the next it changes at most by the factor ``growth``, up or down. The first round uses the norms
+    of its own updates. ``units`` selects the vector whose norm is taken: the update itself, or, with ``step``, each
+    number of a gradient times its weight's first step size, which is the change of the loss by that step. Weights of
+    different units, such as days and points, are then comparable.
     """
 
     quantile: Annotated[float, Meta(ge=0.5, lt=1)] = 0.5
@@ -322,7 +322,7 @@ class ClipByQuantile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     @property
     def traits(self) -> Traits:
-        """Traits (`fedping.protocol.rules`)."""
+        """Traits of these settings (`fedping.protocol.rules`)."""
         return traits_where({"clips": True, "clips by steps": self.units == "step"})
 
 
@@ -330,12 +330,12 @@ Clip: TypeAlias = NoClip | ClipByNorm | ClipByQuantile
 
 
 class Staleness(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Late pings still count, less for older versions.
+    """Late pings still count, but less the older their version is.
 
-    A ping of version n - a that landed after its own round is taken in by the round on version n, if a is at most
-    ``most``. By ``on`` its ``weight`` multiplies its vote, or its step. A vote counts among the others of the round: if
-    all of them are equally old, the weight is divided away. A weighted update shortens the step by its factor,
-    independently of the others.
+    A ping of version n - a that landed after its own round is used by the round on version n, if a is at most ``most``.
+    ``on`` selects whether the ``weight`` multiplies the ping's vote or its step. Votes are relative: if all votes of a
+    round are equally old, the weight has no effect. A weighted step is shortened by its weight, independently of other
+    pings.
 
     Rounds stay synchronous, and add the movement from the old version to the new one. CO-OP (Wang 2017), the source of
     the default weight, mixes each model as it arrives; the laboratory does so (``[co_op]``).
@@ -349,17 +349,17 @@ class Staleness(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Pipeline(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How one round turns the pings of version n into version n + 1.
+    """Settings with which a round computes version n + 1 from the pings of version n.
 
-    ``weighting`` is what one vote is. With ``client`` every client counts once, however many pings it sent: its update
-    is the mean of its pings' updates. With ``ping`` every ping counts once. With ``examples`` a ping's weight is its
-    number of examples, so that the mean of gradients equals the pooled data's (thesis eq. 2); an interaction is one
-    example. ``most_votes`` is the maximum number of votes of all pings of a client together, if it is not one: each of
-    a client's n pings counts as an n-th of it at most. ``clip`` is the maximum length of an update; longer ones are
-    shortened before all else. ``bucketing`` is the number of randomly drawn clients whose updates are averaged before
-    they are aggregated (Karimireddy, He and Jaggi 2022). ``aggregate`` is what stands for all the updates of a round.
-    ``staleness`` says how pings of older versions count; without it, they do not. ``min_clients`` is the number of
-    different clients that must have sent a usable update before a step.
+    ``weighting`` sets the votes. With ``client`` every client has one vote, regardless of its number of pings: its
+    update is the mean of its pings' updates. With ``ping`` every ping has one vote. With ``examples`` a ping has one
+    vote for each example, so that the mean of gradients equals that of the pooled data (thesis eq. 2); an interaction
+    is one example. ``most_votes`` is the maximum number of votes of all pings of a client together, for the last two:
+    each of a client's n pings has at most an n-th of it. ``clip`` is the maximum length of an update; longer updates
+    are shortened before all other steps. ``bucketing`` is the number of randomly drawn clients whose updates are
+    averaged before they are aggregated (Karimireddy, He and Jaggi 2022). ``aggregate`` is the rule that combines the
+    updates of a round. ``staleness`` sets how pings of older versions count; without it, they do not count.
+    ``min_clients`` is the number of different clients that must have sent a usable update before a step.
     """
 
     digest_name: ClassVar[str] = "Pipeline"
@@ -375,7 +375,7 @@ class Pipeline(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def traits(self) -> Traits:
-        """Its parts and further traits (`fedping.protocol.rules`)."""
+        """Traits of the pipeline and of its parts (`fedping.protocol.rules`)."""
         late = self.staleness
         own: dict[Trait, bool] = {
             "late pings": late is not None,
@@ -394,7 +394,7 @@ class Pipeline(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def quorum(self) -> Quorum | None:
-        """How many have to agree before RProp follows a sign; None if it follows every one."""
+        """The share of votes that must agree before RProp follows a sign; None if RProp follows every sign."""
         asked = self.optimizer.quorum if isinstance(self.optimizer, RProp) else None
         return asked if asked is not None and asked.enabled else None
 

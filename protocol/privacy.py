@@ -1,9 +1,9 @@
-"""Private lines: the guarantee that a line gives to its clients, as settings, and the vector that they send.
+"""Private lines: settings for the guarantee to a line's clients, and the vector that clients send.
 
 A client adds one vector of whole numbers to a round: its update, followed by :data:`METRICS`, which are part of the
 same vector so that one draw of noise covers all of it. Sums of whole numbers are exact in any order, and the last
 digits of noise on a grid reveal nothing. Both sides bound a vector by the same function: the client for its own
-guarantee, and the server so that the guarantee holds whatever a client sends.
+guarantee, and the server so that the guarantee holds regardless of what a client sends.
 
 Guarantees are (ε, δ) of differential privacy. Their unit is the client id, an installation. Two inputs are neighbours
 if one has one client more (central), or if they are any two (local).
@@ -30,28 +30,28 @@ if TYPE_CHECKING:
 
 
 METRICS = ("clients", "loss", "top_choice")
-"""Metrics of a vector, after the update: 1 for the client itself, its loss, and whether its choice was on top."""
+"""Metrics in a vector, after the update: 1 for the client itself, its loss, and whether its choice was on top."""
 
 SIGN = 64
-"""A sign in a vector."""
+"""Number that stands for a positive sign in a vector."""
 
 RADIUS = 2**14
-"""Norm of an update in a vector at the bound of the clip."""
+"""Norm, in a vector, of an update whose norm is at the clip bound."""
 
 FARTHEST = 8
-"""Standard deviations at which a client's own noise is cut off: one draw in 10^15 lies beyond."""
+"""Bound of a client's own noise, in standard deviations; one draw in 10^15 exceeds it and is cut off."""
 
 LARGEST = 2**24 - 1
-"""Largest number of a vector: float32 holds it exactly."""
+"""Largest number in a vector, which float32 can represent exactly."""
 
 MOST_INSTITUTIONS = 10_000
-"""The most institutions that a sum may need at least."""
+"""Largest allowed minimum number of institutions in a sum."""
 
 Epsilon: TypeAlias = Annotated[float, Meta(gt=0, le=100)]
 
 
 class Signs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="signs"):
-    """The signs of an update (thesis 4.4): nothing to choose, and the right contribution for RProp."""
+    """The signs of an update (thesis 4.4): no settings, and the right contribution for RProp."""
 
 
 class ClippedFlat(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="norm"):
@@ -90,7 +90,7 @@ Contribution: TypeAlias = Signs | ClippedFlat | ClippedByKind | ClippedByBlock
 class Central(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A guarantee that the operator gives: it clips, samples, adds noise to the sum, and deletes the pings.
 
-    Readers of models, pages or reports learn hardly more about a client than if it had not taken part.
+    Readers of models, pages or reports learn hardly more about a client than if it had not participated.
 
     Attributes:
         epsilon, delta: the guarantee for all ``rounds`` together. ``delta`` is well below 1 / ``population``.
@@ -112,7 +112,7 @@ class Central(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def expected(self) -> float:
-        """Expected number of clients in a round: a constant, because a count would reveal clients."""
+        """Expected number of clients in a round: a constant, because an actual count would reveal clients."""
         return self.population * self.sampling
 
 
@@ -142,14 +142,14 @@ class LocalGaussian(
 
 
 Local: TypeAlias = OneSign | LocalGaussian
-"""A guarantee by the client's own noise on its vector, without metrics."""
+"""Guarantees from the client's own noise on its vector, which has no metrics."""
 
 
 class Shared(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Clients split their vectors into two shares, so that no server sees any vector (`fedping.protocol.sharing`).
 
-    With a central guarantee, both servers add all of its noise. So it holds against either of them, and more strongly
-    against all others.
+    With a central guarantee, each of the two servers adds the full noise. So the guarantee holds against each server,
+    and more strongly against all other parties.
 
     Attributes:
         helper: identity of the second server, run by another organisation ('fedping helper identity' prints it).
@@ -165,13 +165,13 @@ class Shared(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class RowSums(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Sums of institutions, with noise that protects each row of a table; every institution adds a share of the noise.
+    """Sums over institutions with noise that protects each row of their tables; each institution adds a share of it.
 
     K, the minimum number of institutions in a sum, is ``min_batch`` of ``shared``.
 
     Attributes:
         noise: z, the standard deviation of the noise on a sum of K institutions, after ``colluding`` of them remove
-            theirs, divided by the norm of a row.
+            their shares of it, divided by the norm of a row.
         colluding: t, the number of institutions in a sum that may reveal their noise to the operator. An institution
             that the operator invents is one of them.
     """
@@ -183,23 +183,23 @@ class RowSums(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class Privacy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The protection of a private line: ``central``, ``local``, ``shared``, or several of them.
 
-    It is published with the line, because clients need it.
+    These settings are published with the line, because clients need them.
 
     Attributes:
-        central: what the operator does; None if it does nothing.
-        local: what a client does; None if it sends its bounded vector unchanged.
-        shared: the second server, so that no server sees a vector; None if the operator sees them.
+        central: protection by the operator; None for none.
+        local: protection by the client's own noise; None if it sends its bounded vector unchanged.
+        shared: the second server, so that no server sees a vector; None if the operator sees vectors.
         rows: for a line of institutions with tables: the protection of each row in their sum; None otherwise.
         contribution: the part of an update that is in the vector, and its bound.
-        loss: least and greatest loss that a vector can hold; others are moved to the nearest.
+        loss: least and greatest loss in a vector; other losses are moved to the nearer of the two.
         left_out: names of weights that clients can't move. They are not part of the sum, and get no noise.
         contributions: maximum number of versions of the line to which a client contributes. The client counts them
-            itself, and draws at random which (:attr:`turns`).
+            itself, and selects the versions at random (:attr:`turns`).
         delay_minutes: maximum of the random time that a client waits before it sends.
 
     Raises:
         InvalidSettings: no kind of protection is set; the losses are reversed; single signs are clipped; shares are
-            sampled; votes are to be proven for a vector without votes; or all institutions collude, so that no noise
+            sampled; proofs are required for a vector without votes; or all institutions collude, so that no noise
             remains.
     """
 
@@ -253,7 +253,7 @@ class Privacy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def traits(self) -> Traits:
-        """Traits (`fedping.protocol.rules`)."""
+        """Traits of these settings (`fedping.protocol.rules`)."""
         return traits_where(
             {
                 "private": True,
@@ -270,9 +270,9 @@ class Privacy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def turns(self) -> float:
-        """The share of versions to which a client contributes, at random, to spread its contributions out.
+        """The share of versions, selected at random, to which a client contributes, to spread out its contributions.
 
-        Otherwise the first clients would use up their contributions on the first versions, and later rounds would have
+        Otherwise the first clients would use up their contributions on the first versions, and later rounds would get
         none.
         """
         if self.central is None or self.contributions is None:
@@ -287,10 +287,9 @@ class Privacy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def published_privacy(privacy: Privacy) -> dict[str, Any]:
-    """Return settings as clients read them.
+    """Return the settings in the form that is published for clients.
 
-    ``shared`` and ``rows`` are omitted where they are None, because older clients refuse a protection that they do not
-    know.
+    ``shared`` and ``rows`` are omitted if None, because older clients reject an unknown kind of protection.
     """
     told: dict[str, Any] = to_builtins(privacy)
     for name in ("shared", "rows"):
@@ -300,11 +299,11 @@ def published_privacy(privacy: Privacy) -> dict[str, Any]:
 
 
 class Frame(NamedTuple):
-    """The form of a line's vectors, of m weights and the metrics.
+    """The form of a line's vectors, which consist of m weights and the metrics.
 
     Attributes:
         group: number of each weight's group, from 0, shape (m,); -1 if it is left out.
-        units: size of 1 in the vector in the units of each weight, shape (m,).
+        units: value of 1 in the vector, in each weight's own units, shape (m,).
         signs: whether a weight's number is -SIGN, 0 or SIGN; else each group has a norm of at most RADIUS.
         metric: largest number of a metric.
     """
@@ -389,7 +388,7 @@ def frame_of(privacy: Privacy, spec: ModelSpec) -> Frame:
 
 
 def kinds_of(spec: ModelSpec) -> list[Kind]:
-    """Return the kind of each weight, in the order of the wire."""
+    """Return the kind of each weight, in the order in which weights are sent."""
     of_blocks = [block.kind for block in spec.blocks for _ in range(math.prod(block.shape))]
     return [weight.kind for weight in spec.weights] + of_blocks
 
@@ -409,10 +408,10 @@ def vectors_of(
     """Return the bounded contributions of clients, shape (k, m + 3).
 
     Args:
-        frame: the line's.
-        updates: theirs, shape (k, m).
-        losses: theirs, shape (k,); moved into ``between``.
-        top_choices: 1 where what was chosen was on top, else 0, shape (k,).
+        frame: the form of the line's vectors.
+        updates: the clients' updates, shape (k, m).
+        losses: the clients' losses, shape (k,); moved into ``between``.
+        top_choices: 1 if the chosen entry was on top, else 0, shape (k,).
         between: the least and the greatest loss that can be released.
     """
     import numpy as np
@@ -427,7 +426,7 @@ def vectors_of(
 def bounded(frame: Frame, vectors: NDArray[np.floating]) -> NDArray[np.int64]:
     """Return vectors of shape (k, m + 3) as whole numbers within the bound.
 
-    Numbers that are not finite count as 0. Weights are cut towards 0, which makes no vector longer.
+    Numbers that are not finite count as 0. Weights are rounded towards 0, so that no vector gets longer.
     """
     import numpy as np
 
@@ -456,9 +455,9 @@ def bounded(frame: Frame, vectors: NDArray[np.floating]) -> NDArray[np.int64]:
 
 
 def local_sigma(privacy: Privacy, frame: Frame) -> int:
-    """Return the standard deviation of the noise that a client adds to each weight, a whole number; 0 for none.
+    """Return the standard deviation, a whole number, of the noise that a client adds to each weight; 0 for no noise.
 
-    Any two of its inputs are neighbours, and two vectors of the bound differ by twice the bound at most.
+    Any two inputs of the client are neighbours, and two bounded vectors differ by at most twice the bound.
     """
     if not isinstance(privacy.local, LocalGaussian):
         return 0
@@ -466,11 +465,12 @@ def local_sigma(privacy: Privacy, frame: Frame) -> int:
 
 
 def bounded_vectors(privacy: Privacy, frame: Frame, vectors: NDArray[np.floating]) -> NDArray[np.int64]:
-    """Return vectors of shape (k, m + 3) as a server counts them, bounded.
+    """Return vectors of shape (k, m + 3), bounded as the server counts them.
 
-    Of clients that send one sign, one at most. Noise of a client's own is longer than the bound, and would no longer
-    add up to nothing if it was shortened: where no guarantee of the operator needs the bound, each number alone is
-    moved to within :data:`FARTHEST` standard deviations beyond it. Such clients' metrics are left out.
+    If clients send one sign, at most one counts. A client's own noise is longer than the bound, and its mean would no
+    longer be 0 if vectors were shortened. So unless a central guarantee needs the bound, each number is only moved to
+    at most :data:`FARTHEST` standard deviations beyond the bound. The loss and top choice of clients with their own
+    noise are left out.
     """
     import numpy as np
 
@@ -491,14 +491,14 @@ def bounded_vectors(privacy: Privacy, frame: Frame, vectors: NDArray[np.floating
 
 
 def farthest(frame: Frame, sigma: int) -> int:
-    """Return the largest number that a client with its own noise sends for a weight; larger ones are moved to it."""
+    """Return the largest number that a client with its own noise sends for a weight; larger ones are reduced to it."""
     return min(math.ceil(frame.bound) + FARTHEST * sigma, LARGEST)
 
 
 class ReleasedMeans(NamedTuple):
     """The metrics of a sum of vectors: the approximate number of clients, their mean loss and top-choice rate.
 
-    The means are None where there are hardly any clients.
+    The means are None if the noisy number of clients is below 1.
     """
 
     clients: float
@@ -507,13 +507,13 @@ class ReleasedMeans(NamedTuple):
 
 
 def standard_errors(seen: ReleasedMeans, noise: float, between: tuple[float, float]) -> ReleasedMeans:
-    """Return the standard errors of released values, caused by noise (of ratios by the delta method).
+    """Return the standard errors that noise causes in released values; for ratios, by the delta method.
 
-    Clients are no sample here: the errors are about those who took part, and contain the noise alone.
+    Clients aren't treated as a sample: the errors refer to the clients that participated, and contain only the noise.
 
     Args:
         seen: the released values.
-        noise: standard deviation of the noise on the number of clients; the other two sums have the same.
+        noise: standard deviation of the noise on the number of clients, and on the other two sums.
         between: the least and the greatest loss that can be released.
     """
     low, high = between
@@ -529,7 +529,7 @@ def standard_errors(seen: ReleasedMeans, noise: float, between: tuple[float, flo
 
 
 def told(frame: Frame, sums: NDArray[np.int64], between: tuple[float, float]) -> ReleasedMeans:
-    """Return the metrics of a sum, shape (m + 3,), noise included."""
+    """Return the metrics released from a noisy sum of vectors, shape (m + 3,)."""
     m = len(frame.group)
     clients, loss, top = (float(value) / frame.metric for value in sums[m:])
     if clients < 1:

@@ -1,10 +1,11 @@
-"""Formulas for the protection of each row of an institution's table, and for its cost.
+"""Formulas for the protection of each row of an institution's table, and for the cost of this protection.
 
-Each release of a table is a sum over its rows: each row's vector is shortened to norm 1, scaled to whole numbers
-towards 0, added up, and discrete Gaussian noise of standard deviation z is added to each number. Whether one row is in
-the sum or is empty is then as hard to distinguish as N(0, 1) from N(μ, 1), with μ = 1/z (Gaussian differential
-privacy), and all releases together are like one with μ² = Σ 1/z². The number of rows counts as known. Replacing a row
-means removing one and adding another, so it has 2 μ; g rows of one person that are not joined into one vector have g μ.
+Each release of a table is a sum over its rows: each row's vector is shortened to norm 1 and scaled to whole numbers,
+rounded towards 0; the vectors are added up, and each number of the sum gets discrete Gaussian noise of standard
+deviation z. Whether a row is in the sum or is empty is then as hard to distinguish as N(0, 1) from N(μ, 1), with μ =
+1/z (Gaussian differential privacy). All releases together are like one with μ² = Σ 1/z². The number of rows is assumed
+to be known. Replacing a row means removing one and adding another, so it has 2 μ; g rows of one person that are not
+joined into one vector have g μ.
 
 Source: Dong, Roth and Su, "Gaussian Differential Privacy", 2019; Balle and Wang, "Improving the Gaussian Mechanism for
 Differential Privacy", 2018; Kairouz, Liu and Steinke, "The Distributed Discrete Gaussian Mechanism for Federated
@@ -24,29 +25,29 @@ from fedping.protocol.gaussian import least_noise, log_delta
 from fedping.protocol.training import LocalSteps, OneGradient, Training
 
 UNIT = 2**14
-"""Whole numbers to a norm of 1."""
+"""Scale of whole numbers: a norm of 1 becomes this number."""
 
 EPSILON = 3.0
-"""ε of a table unless its institution says otherwise."""
+"""Default ε of a table; its institution may set another."""
 
 VERSIONS = 50
-"""Number of versions that a protected table is planned for unless its institution says otherwise."""
+"""Default number of versions for which a table's budget is planned; its institution may set another."""
 
 LOSS = 0.25
 """Share of a row's norm for its loss, next to its gradient."""
 
 TABLE_MODELS = ("linear-regression", "logistic-regression", "network", "k-means")
-"""The models whose examples are rows of a table: those that an institution trains."""
+"""Models whose examples are rows of a table; institutions train only these."""
 
 GRADIENT_MODELS = frozenset(TABLE_MODELS) - {"k-means"}
 """Models of tables that learn by gradients, whose noise is the same on each number."""
 
 NIL = 1e-30
-"""Maximum τ of a sum of noise shares, which is then lost in the rounding of any δ."""
+"""Maximum τ of a sum of noise shares; so small a τ is lost in the rounding of any δ."""
 
 _HALVINGS = 200
 _UP = 1 + 1e-12
-"""Exceeds the rounding error of ln δ."""
+"""Factor for rounding up; it exceeds the rounding error of ln δ."""
 
 
 def why_unprotected(training: Training) -> str | None:
@@ -64,7 +65,7 @@ def steps_on_rows(training: Training) -> int:
 
 
 def usual_delta(units: int) -> float:
-    """Return δ of a table with this number of rows, or persons, unless its institution sets another: n^-1.1."""
+    """Return the default δ of a table with n rows or persons: n^-1.1."""
     return math.pow(max(units, 2), -1.1)
 
 
@@ -79,12 +80,12 @@ def mu_of(epsilon: float, delta: float) -> float:
 
 
 def delta_of(epsilon: float, mu: float) -> float:
-    """Return the δ of an ε, rounded up: Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ); 0 where nothing was released."""
+    """Return the δ for an ε, rounded up: Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ); 0 if nothing was released."""
     return min(1.0, math.exp(log_delta(epsilon, 1.0 / mu)) * _UP) if mu > 0 else 0.0
 
 
 def epsilon_of(mu: float, delta: float) -> float:
-    """Return the ε of a δ, rounded up; 0 where nothing was released, infinity without noise."""
+    """Return the ε for a δ, rounded up; 0 if nothing was released, infinity without noise."""
     if mu <= 0:
         return 0.0
     if math.isinf(mu):
@@ -101,12 +102,12 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 
 def composed(mus: Iterable[float]) -> float:
-    """Return μ of several releases of the same rows together, each of which may depend on the previous ones."""
+    """Return the μ of several releases of the same rows together; each may depend on the previous releases."""
     return math.sqrt(math.fsum(mu * mu for mu in mus))
 
 
 def noise_multiplier(mu: float, releases: int) -> float:
-    """Return z of each of several releases that have μ together: √T / μ."""
+    """Return the noise multiplier z of each of T releases that together have μ: √T / μ."""
     return math.sqrt(releases) / mu
 
 
@@ -114,7 +115,7 @@ def noise_of_gradient(rows: int, versions: int, steps: int = 1) -> float:
     """Return the standard deviation of the noise that an institution usually adds to each number of a mean gradient.
 
     Args:
-        rows: n of its table, whose gradients have a norm of at most 1.
+        rows: number of rows n of its table, whose gradients have a norm of at most 1.
         versions: number of versions that share its budget of :data:`EPSILON`.
         steps: number of gradients in a version.
     """
@@ -129,8 +130,8 @@ def noise_of_mean(rows: Sequence[int], votes: Sequence[float], versions: int, st
     the smallest table contributes most of the noise.
 
     Args:
-        rows: n of each institution.
-        votes: weight of each in the mean.
+        rows: number of rows of each institution.
+        votes: weight of each institution in the mean.
         versions: number of versions that share each budget.
         steps: number of gradients in a version.
     """
@@ -139,17 +140,17 @@ def noise_of_mean(rows: Sequence[int], votes: Sequence[float], versions: int, st
 
 
 def mu_of_replacing(mu: float) -> float:
-    """Return μ if a row is replaced by another, instead of by an empty one."""
+    """Return the μ of replacing a row by another row, given the μ of replacing it by an empty row."""
     return 2 * mu
 
 
 def mu_of_group(mu: float, rows: int) -> float:
-    """Return μ of a person with several rows, each of which is protected separately."""
+    """Return the μ of a person with several rows, each protected separately."""
     return rows * mu
 
 
 def noise_of_share(sigma: float, institutions: int, colluding: int) -> float:
-    """Return σ of the noise that each institution adds to its share of a sum.
+    """Return the σ of the noise that each institution adds to its part of a sum.
 
     The noise of the institutions that do not collude then adds up to at least σ.
 
@@ -162,10 +163,10 @@ def noise_of_share(sigma: float, institutions: int, colluding: int) -> float:
 
 
 def noise_of_own_share(sigma: float, institutions: int, colluding: int, feared: int) -> float:
-    """Return σ of the noise of an institution that fears more collusion than the others have agreed on.
+    """Return the σ of the noise of an institution that assumes more collusion than the others have agreed on.
 
-    The others that do not collude add :func:`noise_of_share` each, and this institution adds the part of σ that is then
-    missing: all of it if it fears all others.
+    Each other institution that does not collude adds :func:`noise_of_share`. This institution adds the rest of σ: all
+    of it if it assumes that all others collude.
 
     Args:
         sigma: σ of the sum.
@@ -185,29 +186,29 @@ def noise_of_own_share(sigma: float, institutions: int, colluding: int, feared: 
 def discreteness(sigma: float, institutions: int) -> float:
     """Return τ, the maximum difference between a sum of discrete Gaussians and one: 10 Σ exp(-2π²σ²k/(k+1)).
 
-    Each has standard deviation σ. The sum is over k from 1 to the number of institutions minus 1. It is nil from σ = 4
-    on.
+    Each discrete Gaussian has standard deviation σ. k runs from 1 to the number of institutions minus 1. From σ = 4 on,
+    τ is negligible.
     """
     return 10 * math.fsum(math.exp(-2 * math.pi**2 * sigma**2 * k / (k + 1)) for k in range(1, institutions))
 
 
 def reach(rows: int, versions: int, numbers: int, features: int) -> int:
-    """Return the known number of rows that can be reconstructed by choosing the weights: min(n, T ⌊m / (f + 1)⌋).
+    """Return the number of rows that the best known attack reconstructs by choosing weights: min(n, T ⌊m / (f + 1)⌋).
 
-    It is no upper bound, only the best known attack. A model with fewer numbers than a row still reveals one row per
-    version.
+    This is not an upper bound; better attacks may exist. A model with fewer numbers than a row still reveals one row
+    per version.
 
     Args:
-        rows: n.
-        versions: T.
-        numbers: m of an update.
-        features: f of a row.
+        rows: n, number of rows.
+        versions: T, number of versions.
+        numbers: m, count of numbers in an update.
+        features: f, number of features of a row.
     """
     return min(rows, versions * max(1, numbers // (features + 1)))
 
 
 def shortened(vectors: NDArray[np.float64], norm: float = 1.0) -> NDArray[np.float64]:
-    """Return vectors, shape (n, d), each shortened to a maximum norm; those with a non-finite number become 0."""
+    """Return vectors, shape (n, d), each shortened to a maximum norm; vectors with a non-finite number become 0."""
     vectors = np.where(np.isfinite(vectors).all(axis=1, keepdims=True), vectors, 0.0)
     largest = np.abs(vectors).max(axis=1, initial=0.0)
     scale = np.where(largest > 0, largest, 1.0)
@@ -220,16 +221,16 @@ def shortened(vectors: NDArray[np.float64], norm: float = 1.0) -> NDArray[np.flo
 
 
 def unit_of_row() -> float:
-    """Return the size of a whole number in a row's gradient, of norm 1 at most; the loss has the rest of the norm."""
+    """Return the value of the whole number 1 in a row's gradient, which shares the norm of the vector with the loss."""
     return math.hypot(1.0, LOSS) / UNIT
 
 
 def whole_numbers(vectors: NDArray[np.float64]) -> Integers:
-    """Return vectors of norm 1 at most in units of 2^-14, towards 0, so that their norm does not grow."""
+    """Return vectors of norm at most 1 in units of 2^-14, rounded towards 0, so that their norm does not grow."""
     found: Integers = np.trunc(vectors * (UNIT * (1 - 1e-12))).astype(np.int64)
     return found
 
 
 def noisy(total: Integers, z: float, bits: Bits) -> Integers:
-    """Return a sum of such vectors, shape (d,), with noise of z times the norm of one."""
+    """Return a sum of whole vectors, shape (d,), with noise of z times the maximum norm of one vector."""
     return total + discrete_gaussian(bits, z * UNIT, len(total))

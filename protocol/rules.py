@@ -1,11 +1,11 @@
-"""The list of parts of a line, a study or a laboratory's file that can be combined.
+"""Rules about which parts of a line, a study or a laboratory's file can be combined.
 
 A part declares ``traits``. A line, a study and an experiment have their parts' traits and some of their own. A rule is
-a condition on all of them, and the sentence for the combinations that meet it. Rules are in groups, which are checked
-at different moments: some hold for every stored study, others only for new studies or for experiments.
+a condition on these traits, with the error's sentence if the condition is met. Rules are in groups, which are checked
+at different times: some apply to every stored study, others only to new studies or to experiments.
 
-Three decisions are made in other modules, because traits don't show them: the order of upload links
-(`fedping.protocol.links`), whether a link of another package can be undone in its place (`fedping.protocol.upload`),
+Three checks are made in other modules, because traits don't suffice for them: the order of upload links
+(`fedping.protocol.links`), whether a link of another package can be undone at its position (`fedping.protocol.upload`),
 and whether a spec's weights fit (`fedping.protocol.study.centroids_of`, `fedping.protocol.privacy.frame_of`). A
 training of another package has the traits that its registered class declares.
 """
@@ -160,7 +160,7 @@ Traits: TypeAlias = frozenset[Trait]
 
 
 def traits_of(part: object) -> Traits:
-    """Return the traits that a part declares; none if it declares none."""
+    """Return the traits that a part declares, which may be none."""
     found: Traits = getattr(part, "traits", frozenset())
     return found
 
@@ -172,26 +172,26 @@ def traits_where(facts: Mapping[Trait, bool]) -> Traits:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The traits of all parts of a line, a study or an experiment, and words for the sentences by ``$name``."""
+    """The traits of all parts of a line, a study or an experiment, and words that replace ``$name`` in sentences."""
 
     traits: Traits
     words: Mapping[str, str] = field(default_factory=dict)
 
     def has(self, *traits: Trait) -> bool:
-        """Return whether all these are among the traits."""
+        """Return whether all of the given traits are present."""
         return self.traits.issuperset(traits)
 
     def has_any(self, *traits: Trait) -> bool:
-        """Return whether one of these is among the traits."""
+        """Return whether any of the given traits is present."""
         return not self.traits.isdisjoint(traits)
 
     def lacks(self, *traits: Trait) -> bool:
-        """Return whether none of these is among the traits."""
+        """Return whether all of the given traits are absent."""
         return self.traits.isdisjoint(traits)
 
 
 class Rule(NamedTuple):
-    """A condition on parts, and the sentence for where it holds; its end alone, where :func:`check` gets the rest."""
+    """A forbidden condition on parts, and the error's sentence, or its end if :func:`check` gets the start."""
 
     condition: Callable[[Parts], bool]
     sentence: str
@@ -916,23 +916,23 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
         ),
     ),
 }
-"""The rules by topic, or by the time at which they can be checked, in the order of the checks."""
+"""Rules by group (a topic, or the time of the check), in the order in which they are checked."""
 
 
 def sentences(group: str, parts: Parts) -> Iterator[str]:
-    """Yield the sentences of the rules of a group that hold for parts."""
+    """Yield the sentences of the rules of a group that parts break."""
     for rule in RULES[group]:
         if rule.condition(parts):
             yield Template(rule.sentence).safe_substitute(parts.words)
 
 
 def check(group: str, parts: Parts, where: str = "", error: type[InvalidSettings] = InvalidSettings) -> None:
-    """Raise an error with the first sentence of a group that holds for parts.
+    """Raise an error with the sentence of the first rule of a group that parts break.
 
     Args:
         group: the rules to check, a key of :data:`RULES`.
-        parts: what goes together or not.
-        where: begins the sentence.
+        parts: the parts to check.
+        where: start of the sentence.
         error: the class of the error.
     """
     for sentence in sentences(group, parts):

@@ -1,4 +1,4 @@
-"""Settings in TOML: read and converted, or rejected with a sentence that names table and key; and written."""
+"""Settings in TOML: reading, conversion and writing. Errors are sentences that name the table and the key."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def tables_in(text: str, what: str) -> dict[str, Any]:
 
 
 def read_settings(path: Path, kind: type[T], name: str) -> T:
-    """Read a file of the settings of one table, with or without its heading ``[name]``.
+    """Read a file with the settings of a single table, with or without its heading ``[name]``.
 
     Raises:
-        InvalidSettings: there is no such file, or a setting is wrong.
+        InvalidSettings: the file does not exist, or a setting is invalid.
     """
     raw = read_toml(path, f"{name} file")
     table = raw[name] if isinstance(raw.get(name), dict) else raw
@@ -92,7 +92,7 @@ _ANY_NAME = "..."
 _MOST_LISTED = 25
 _MOST_PLACES = 3
 _DEEPEST = 4
-"""Tables within tables in which a misplaced setting is sought."""
+"""Maximum depth of nested tables in which a misplaced setting is sought."""
 _WORDS = {
     "`int`": "a whole number",
     "`float`": "a number",
@@ -109,7 +109,7 @@ _WORDS = {
     "`array | null`": "a list",
     f"a text matching regex {NAME_PATTERN!r}": "a name of letters, digits, '.', '_' and '-'",
 }
-"""The library's names of types, in the words of a TOML file."""
+"""The library's names of types, with the words for them in messages."""
 
 
 def validation_message(error: ValidationError, raw: Any, kind: Any, inside: Sequence[str] = ()) -> str:
@@ -159,7 +159,7 @@ def validation_message(error: ValidationError, raw: Any, kind: Any, inside: Sequ
 
 
 def _misspelt(needed: str, table: Any, structs: Sequence[inspect.StructType]) -> Iterator[tuple[str, str]]:
-    """Yield the settings of a table that are none, and look like one that it needs, each with the suggestion."""
+    """Yield each unknown setting of a table that resembles a needed setting, with the suggestion."""
     known = {field.encode_name for struct in structs for field in struct.fields}
     for name in table if isinstance(table, Mapping) else ():
         if name not in known and (mended := did_you_mean(name, [needed])):
@@ -171,7 +171,7 @@ def _steps(path: str) -> list[str]:
 
 
 def _named(steps: Sequence[str], message: str, raw: Any, kind: Any) -> list[str]:
-    """Return steps without the name that the library omits: the one that alone causes the same error."""
+    """Return steps with the name that the library omits filled in: the name whose table alone causes the same error."""
     if _ANY_NAME not in steps:
         return list(steps)
     at = steps.index(_ANY_NAME)
@@ -194,13 +194,13 @@ def _replaced(raw: Any, path: Sequence[str], value: Any) -> Any:
 
 
 def _table(path: Sequence[str], raw: Any) -> str:
-    """Return a table as the file heads it, and in lists which: "[lines.spec.weights] of weight 3 ('c') of line 1"."""
+    """Return a table's heading, with its place in lists: "[lines.spec.weights] of weight 3 ('c') of line 1"."""
     places = [_place(path[: depth + 1], raw) for depth, step in enumerate(path) if step.isdigit()]
     return f"[{'.'.join(step for step in path if not step.isdigit())}]" + "".join(reversed(places))
 
 
 def _place(path: Sequence[str], raw: Any) -> str:
-    """Return which of a list's tables a path ends at, with its name if it has one."""
+    """Return a table's place in its list, such as " of weight 3", with the table's name if it has one."""
     lists, table = path[-2] if path[:-1] else "", _value_at(raw, path)
     what = lists.removesuffix("s") if lists.endswith("s") else "entry"
     name = table.get("name") if isinstance(table, Mapping) else None
@@ -214,7 +214,7 @@ def _setting(path: Sequence[str], raw: Any) -> str:
 
 
 def _above(name: str, kind: Any, raw: Any, path: Sequence[str]) -> str:
-    """Return the place of a setting of an outer table that was written below its inner tables; else nothing."""
+    """Return the right place of a setting of an outer table that was written below its inner tables; else ""."""
     for depth in range(len(path) - 1, -1, -1):
         outer = path[:depth]
         if name in _names(_type_at(kind, raw, outer), raw, outer):
@@ -225,11 +225,11 @@ def _above(name: str, kind: Any, raw: Any, path: Sequence[str]) -> str:
 
 
 def _below(name: str, value: Any, table: inspect.Type | None) -> str:
-    """Return the places of a setting below the table where it was written, as for 'rate' of an optimizer; else nothing.
+    """Return possible places of a setting in inner tables of the table, as for 'rate' of an optimizer; else "".
 
     Args:
         name: the setting.
-        value: what was written; the only setting of a table is part of the places.
+        value: the value in the file; if it is a table with a single setting, that setting is part of the places.
         table: the type of the table.
     """
     inner = f".{next(iter(value))[:40]}" if isinstance(value, Mapping) and len(value) == 1 else ""
@@ -251,7 +251,7 @@ def _places_of(name: str, table: inspect.Type | None, inside: tuple[str, ...]) -
 
 
 def _as_table(value: Any, kind: Any, raw: Any, path: Sequence[str]) -> str:
-    """Return how to write a word where a table with a choice belongs, such as "adam" for an optimizer; else nothing."""
+    """Return how to write a table for a word in its place, such as "adam" for an optimizer; else ""."""
     structs = [each for each in structs_of(_type_at(kind, raw, path)) if each.tag_field]
     if not isinstance(value, str) or not structs:
         return ""
@@ -265,7 +265,7 @@ def _as_table(value: Any, kind: Any, raw: Any, path: Sequence[str]) -> str:
 
 
 def _instead(name: str, settings: Sequence[str]) -> str:
-    """Return a suggestion for a name that is none of the settings."""
+    """Return a suggestion for a name that isn't one of the settings."""
     return did_you_mean(name, settings) or _listed("choose one of", settings)
 
 
@@ -283,7 +283,7 @@ def _value_at(raw: Any, path: Sequence[str]) -> Any:
 
 
 def _type_at(kind: Any, raw: Any, path: Sequence[str]) -> inspect.Type | None:
-    """Return the type at a place; of several structs, the one that the value there selects."""
+    """Return the type at a place; if several structs are possible, the struct that the value selects."""
     found: inspect.Type | None = inspect.type_info(kind)
     for depth, step in enumerate(path):
         if isinstance(found, inspect.VarTupleType):
@@ -311,7 +311,7 @@ _NUMBERS = (inspect.FloatType, inspect.IntType)
 
 
 def _values(kind: Any, raw: Any, path: Sequence[str]) -> list[str]:
-    """Return the possible values of a setting: the tags of its table's structs, or the words of a literal."""
+    """Return the possible values of a setting: its structs' tags, or the words of a literal."""
     structs = [each for each in structs_of(_type_at(kind, raw, path[:-1])) if path and each.tag_field == path[-1]]
     if structs:
         extensions = [each.name for own in structs if is_own(own) for each in all_of(kind_of(own))]
@@ -323,7 +323,7 @@ def _values(kind: Any, raw: Any, path: Sequence[str]) -> list[str]:
 
 
 def _extension_to_name(kind: Any, raw: Any, path: Sequence[str]) -> str:
-    """Return the remedy for an extension that is not loaded, where one is allowed."""
+    """Return the remedy for an extension that is not loaded, if the setting allows extensions; else ""."""
     structs = [each for each in structs_of(_type_at(kind, raw, path[:-1])) if path and each.tag_field == path[-1]]
     return f", or, if it is an extension, {TO_LOAD}" if any(map(is_own, structs)) else ""
 

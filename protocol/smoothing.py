@@ -1,4 +1,4 @@
-"""Smooth lines, as the thesis draws losses and early stopping uses them."""
+"""Moving averages of a curve, with which the thesis plots losses and early stopping compares them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 
 SMOOTHED = 5
-"""How many iterations a smooth line is the mean of (thesis 7.5, figure 19)."""
+"""Number of iterations in a moving average (thesis 7.5, figure 19)."""
 
 
 def smoothed(values: Sequence[float], over: int = SMOOTHED) -> list[float]:
-    """Return the mean of the last ``over`` values at every place, of fewer at the beginning.
+    """Return, for each position, the mean of the last ``over`` values, or of fewer at the beginning.
 
     NaN values are left out; the mean of only NaN values is NaN.
     """

@@ -1,7 +1,7 @@
 """Digests of source code, recorded to identify the code behind a result.
 
-A digest covers what runs (:func:`protocol.canonical_source.canonical_source`). Earlier versions of fedping hashed the
-text; the digests that they recorded remain valid names of the same code (:func:`digest_as_written`).
+A digest covers only code that runs (:func:`protocol.canonical_source.canonical_source`). Earlier versions of fedping
+hashed the text; the digests that they recorded remain valid for the same code (:func:`digest_as_written`).
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from fedping.protocol.canonical_source import CanonicalSource, canonical_source
 from fedping.protocol.errors import InvalidSettings
 
 Form: TypeAlias = Callable[[str], CanonicalSource]
-"""Returns the part of a source that is hashed, and the names in it."""
+"""A function that returns the part of a source that is hashed, and the names in it."""
 
 
 def source_digest(of: Callable[..., Any], name: str, *, reads_settings: bool = False) -> str:
-    """Return the SHA-256 (hexadecimal) of the source of a function or class and of what it uses from its package.
+    """Return the SHA-256 (hexadecimal) of a function's or class's source and of the code and constants that it uses.
 
-    These are the names in its source, from the top of its module or the function around it: functions, classes and
-    modules of the same package, and the names in the first two in turn; and constants: numbers, texts, arrays, and
-    lists, tuples, sets and dicts of them. It is the same whether its file is run as a script or imported, in a
-    notebook, and on every Python; comments, docstrings, annotations that no code reads, and formatting do not matter.
+    Names in the source are looked up in the enclosing function and the module. The digest covers functions, classes and
+    modules of the same package, recursively the names in these functions and classes, and constants: numbers, texts,
+    arrays, and lists, tuples, sets and dicts of them. The digest is the same whether the file is run as a script,
+    imported or in a notebook, and on every Python. Comments, docstrings, annotations that no code reads, and formatting
+    don't affect it.
 
     Args:
         of: the function or class.
-        name: its name, for errors.
+        name: the name for errors.
         reads_settings: whether the annotations of its keyword-only parameters are read, as in an extension.
 
     Raises:
@@ -69,14 +70,14 @@ RECORDED_AS: Mapping[str, str] = {
         "978859dac1608bd4431ce50f2c190fae4cc43b57dadb81153e5de891179ca17b"
     ),
 }
-"""Digests of fedping's own code, with the digests that older formats recorded, so that identities stay the same."""
+"""Digests of fedping's own code, each mapped to the digest that is recorded for it, so that identities persist."""
 
 
 def digest_of_value(value: Any, *, as_written: bool = False) -> str:
-    """Return the SHA-256 (hexadecimal) of the value of a name: a constant, or code.
+    """Return the SHA-256 (hexadecimal) of a name's value: a constant, or code.
 
-    Code without a source, such as code typed at a prompt, is hashed as Python has compiled it; other values by their
-    type.
+    Code without a source, such as code typed at a prompt, is hashed in its compiled form; other values are hashed by
+    their type.
 
     Args:
         value: the value of the name.
@@ -100,8 +101,8 @@ def digest_of_value(value: Any, *, as_written: bool = False) -> str:
 def own_modules(module: str) -> dict[str, str]:
     """Return SHA-256 digests (hexadecimal) of the code of a module and of all its imports, by module name.
 
-    The modules are read, not imported. Imports within functions and in imported modules are included. Packages of
-    Python itself, installed packages and fedping are left out, and so is an importing script or notebook, whose other
+    The modules are read, not imported. Imports within functions and in imported modules are included. Python's own
+    modules, installed packages and fedping are left out, and so is an importing script or notebook, because its other
     contents may change.
     """
     found: dict[str, str] = {}
@@ -133,7 +134,7 @@ _SCRIPTS = frozenset({"__main__", "__mp_main__"})
 
 
 def _is_own(package: str) -> bool:
-    """Return whether a top-level package or module is neither Python's, nor installed, nor fedping."""
+    """Return whether a top-level module is a user's own: not part of Python, not installed, and not fedping."""
     if package in _SCRIPTS:
         return True
     if package == "fedping" or package in sys.stdlib_module_names:
@@ -146,7 +147,7 @@ def _is_own(package: str) -> bool:
 
 
 def _spec_of(module: str) -> ModuleSpec | None:
-    """Return the location from which a module would be imported, or None. Packages that hold it are not imported."""
+    """Return the location from which a module would be imported, or None, without importing the packages around it."""
     package = module.rpartition(".")[0]
     try:
         if not package or package in sys.modules or module in sys.modules:
@@ -158,7 +159,7 @@ def _spec_of(module: str) -> ModuleSpec | None:
 
 
 def _spec_in(module: str, folders: Iterable[str]) -> ModuleSpec | None:
-    """Return a module's location in the folders of its package; one without a file may be in several of them."""
+    """Return a module's location in the folders of its package; a module without a file may be in several folders."""
     portions: list[str] = []
     for folder in folders:
         finder = pkgutil.get_importer(folder)
@@ -174,7 +175,7 @@ def _spec_in(module: str, folders: Iterable[str]) -> ModuleSpec | None:
 
 
 def _file_of(module: str) -> Path | None:
-    """Return a module's file; None if it has none, as a package without ``__init__.py`` or a notebook."""
+    """Return a module's file; None without one, as for a notebook or a package without ``__init__.py``."""
     known = getattr(sys.modules.get(module), "__file__", None)
     if known is None and module not in _SCRIPTS:
         spec = _spec_of(module)
@@ -188,7 +189,7 @@ def _parents(module: str) -> list[str]:
 
 
 def _imports(source: bytes, package: str) -> Iterator[str]:
-    """Yield the names of modules that a source may import; none if it is not Python, such as a compiled module."""
+    """Yield the names of modules that a source may import; none for a file that isn't Python source."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
@@ -244,16 +245,16 @@ def _sources(
 
 
 def _package(module: str) -> str:
-    """Return the package of a module. An extension of ours is a package by itself.
+    """Return the package of a module; each of fedping's own extensions counts as a package.
 
-    As for extensions of others, the rest of fedping may change without a change of what the extension does.
+    So, as for users' extensions, changes in the rest of fedping don't change an extension's digest.
     """
     package = module.partition(".")[0]
     return module if package == "fedping" else package
 
 
 def _enclosed(of: Any) -> dict[str, Any]:
-    """Return the values that a function, or the methods of a class, take from the function around them, by name."""
+    """Return the values, by name, that a function or a class's methods take from an enclosing function."""
     functions = [each for each in vars(of).values() if inspect.isfunction(each)] if inspect.isclass(of) else [of]
     found: dict[str, Any] = {}
     for function in functions:
@@ -267,7 +268,7 @@ def _enclosed(of: Any) -> dict[str, Any]:
 
 
 def _canonical(value: Any) -> str | None:
-    """Return a constant as a text that is equal in every process, whatever the order of a set or dict; else None."""
+    """Return a constant as text that is equal in every process, for any order of sets and dicts; else None."""
     match value:
         case bool() | int() | float() | complex() | str() | bytes():
             return repr(value)
@@ -284,13 +285,13 @@ def _canonical(value: Any) -> str | None:
 
 
 def _canonical_item(value: Any) -> str:
-    """Return an item of a list or the like as a text: a constant, the name of code, or the type of another value."""
+    """Return an item of a container as text: a constant, the name of code, or the type of another value."""
     said = _canonical(value)
     return said if said is not None else str(getattr(value, "__qualname__", type(value).__qualname__))
 
 
 def _code_in(value: Any) -> Iterator[Any]:
-    """Yield the functions and classes that a value is, or holds as a list, tuple, set or dict does."""
+    """Yield the functions and classes in a value: the value itself, or its items if it is a container."""
     if inspect.isfunction(value) or inspect.isclass(value):
         yield value
     elif isinstance(value, list | tuple | set | frozenset):
@@ -301,7 +302,7 @@ def _code_in(value: Any) -> Iterator[Any]:
 
 
 def _source(of: Any) -> str:
-    """Return the source of a function or a class; a class of a notebook's cell is found by one of its methods."""
+    """Return the source of a function or a class; a class in a notebook is located through one of its methods."""
     try:
         return inspect.getsource(of)
     except (OSError, TypeError):

@@ -1,7 +1,7 @@
-"""The model spec: the weights of a model, the size of their steps, and the constraints between them.
+"""The model spec: the weights of a model, their step sizes, and the constraints between them.
 
-The spec is the contract of both sides. A client reads from it which model to evaluate and with which settings; the
-server reads the start values, the step sizes and the constraints. Any number of weights is allowed.
+Both sides rely on the spec. A client reads from it the model to evaluate and its settings; the server reads the start
+values, the step sizes and the constraints. Any number of weights is allowed.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ class NonNegative(Struct, frozen=True, forbid_unknown_fields=True, tag_field="co
     """No weight is below zero (thesis 7.2, first constraint).
 
     Attributes:
-        mode: ``clamp``, as in the thesis, trims the step of the weight that would go below zero and leaves the others
-            unchanged. ``shift``, as on the server of 2018, adds the size of the lowest weight to all, so that one
-            weight's step moves every other; it exists only for parity with that study.
-        weights: names of the weights, blocks or features of the spec that it applies to; all if empty.
+        mode: ``clamp``, as in the thesis, shortens the step of a weight that would go below zero and leaves the others
+            unchanged. ``shift``, as on the server of 2018, adds the size of the lowest weight to all weights, so that
+            one weight's step moves all others; it exists only for parity with that study.
+        weights: names of the weights, blocks or features of the spec that the constraint applies to; all if empty.
     """
 
     digest_name: ClassVar[str] = "NonNegative"
@@ -81,18 +81,18 @@ class NonNegative(Struct, frozen=True, forbid_unknown_fields=True, tag_field="co
 
 
 class OrderedCutoffs(Struct, frozen=True, forbid_unknown_fields=True, tag_field="constraint", tag="ordered_cutoffs"):
-    """Each named weight is at least ``gap`` above the previous one, and the first at least ``first`` (thesis 7.2).
+    """Each named weight is at least ``gap`` above the previous weight, the first at least ``first`` (thesis 7.2).
 
-    ``trim`` requires start weights in order. Where rounding to published whole numbers closes a gap that is no whole
-    number, ``trim`` pushes too.
+    ``trim`` requires start weights in order. If rounding to published whole numbers would violate a fractional gap,
+    ``trim`` pushes too.
 
     Attributes:
         weights: names of the weights, in ascending order.
         gap: minimum distance between neighbours.
         first: minimum of the first weight.
-        mode: ``push``, as on the server of 2018: a weight that rises pushes the later ones up before it, further than
-            their own steps. ``trim``, as in the thesis: steps are shortened, upward ones until no later weight has to
-            give way, then downward ones. No weight moves further than its step, or in the opposite direction.
+        mode: ``push``, as on the server of 2018: a weight that rises pushes later weights up, further than their own
+            steps. ``trim``, as in the thesis: steps are shortened, first upward steps until no later weight has to give
+            way, then downward steps. No weight moves further than its step, or in the opposite direction.
     """
 
     digest_name: ClassVar[str] = "OrderedCutoffs"
@@ -115,18 +115,18 @@ class Steps(NamedTuple):
 
 
 class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True):
-    """A model and its weights, in wire order: first the single ``weights``, then the weights of the ``blocks``.
+    """A model and its weights, in the order in which they are sent: the single ``weights``, then those of ``blocks``.
 
     Derived values are computed once, on first use. The returned arrays must not be changed.
 
     With ``model = "features"``, the weights and blocks follow from ``features`` and may be omitted. If they are given,
-    they have the same names and shapes, and set where each weight starts and how it may change. The fields from
-    ``features`` on are only for such a model.
+    they must have the same names and shapes, and set each weight's start value and step sizes. The fields from
+    ``features`` on are only for a model of features.
 
     Raises:
-        InvalidSettings: there is no weight or more than :data:`fedping.protocol.weights.MAX_WEIGHTS`, two share a name,
-            a step's start is outside its bounds, a constraint names an unknown weight, ordered cutoffs name one twice,
-            or a setting is not finite.
+        InvalidSettings: there are no weights or more than :data:`fedping.protocol.weights.MAX_WEIGHTS`, two share a
+            name, a start step is outside its bounds, a constraint names an unknown weight, ordered cutoffs name a
+            weight twice, or a setting is not finite.
     """
 
     digest_name: ClassVar[str] = "ModelSpec"
@@ -192,7 +192,7 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
         self._refuse_two_places_in_order()
 
     def _fill_in_weights_of_features(self) -> None:
-        """Set the weights and blocks that follow from features; raise unless those that are given are the same."""
+        """Set the weights and blocks that follow from features; raise an error if given weights or blocks differ."""
         whose = f"model spec '{self.name}'"
         if self.model != FEATURES:
             given = [name for name, default in _OF_FEATURES.items() if getattr(self, name) != default]
@@ -228,7 +228,7 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
 
     @cached_property
     def layout(self) -> Layout:
-        """Where the weights of the features are."""
+        """The positions of the features' weights."""
         return layout(self.features, self.places, self.hidden)
 
     def positions(self, names: Sequence[str]) -> list[int]:
@@ -286,13 +286,13 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
 
     @cached_property
     def names(self) -> Sequence[str]:
-        """The weights' names in the order of the wire."""
+        """The weights' names, in the order in which weights are sent."""
         single = tuple(weight.name for weight in self.weights)
         return WeightNames(single, self.blocks) if self.blocks else single
 
     @property
     def document_names(self) -> tuple[str, ...]:
-        """The names as documents repeat them; none with blocks, because the spec has them in short."""
+        """The names that model documents contain; none for a spec with blocks, which describes them more briefly."""
         return () if self.blocks else tuple(self.names)
 
     @cached_property
@@ -324,7 +324,7 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
         return whole
 
     def _of_each(self, single: Sequence[float], of_blocks: Sequence[float]) -> NDArray[np.float64]:
-        """Return a number for each weight, from one for each single weight and one for each block, shape (m,)."""
+        """Return a number for each weight, shape (m,), given a number for each single weight and one for each block."""
         import numpy as np
 
         sizes = [math.prod(block.shape) for block in self.blocks]
@@ -332,7 +332,7 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, d
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the spec: two specs with the same digest are the same model."""
+        """SHA-256 of the spec; two specs with the same digest define the same model."""
         return digest_of(self)
 
 
@@ -344,11 +344,11 @@ _OF_FEATURES = {
     "explore": 0.0,
     "gradient": "analytic",
 }
-"""The settings of a spec that only a model of features uses, with their defaults."""
+"""Settings of a spec that only a model of features uses, with their defaults."""
 
 
 def published_spec(spec: ModelSpec) -> dict[str, Any]:
-    """Return a spec as clients get it: without fields that are newer than some clients and have their defaults."""
+    """Return a spec in its published form, without newer fields at their default, since old clients don't know them."""
     found: dict[str, Any] = to_builtins(spec)
     for constraint in found["constraints"]:
         if constraint["constraint"] == "non_negative" and not constraint["weights"]:
@@ -359,7 +359,7 @@ def published_spec(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _unfit(given: Sequence[Weight], expected: Sequence[Weight]) -> str | None:
-    """Return the difference between given weights and the features' weights, in words; None if there is none."""
+    """Return a phrase for the difference between given weights and the features' weights; None if they agree."""
     for position, (one, other) in enumerate(zip(given, expected, strict=False)):
         if one.name != other.name:
             return f"weight {position} is '{one.name}', and should be '{other.name}'"
@@ -369,7 +369,7 @@ def _unfit(given: Sequence[Weight], expected: Sequence[Weight]) -> str | None:
 
 
 def _unfit_blocks(given: Sequence[Block], expected: Sequence[Block]) -> str | None:
-    """Return the difference between given blocks and the features' blocks; a training may add more after them."""
+    """Return a phrase for the difference between given and features' blocks; a training may add blocks after these."""
     for one, other in zip(given, expected, strict=False):
         if (one.name, one.shape) != (other.name, other.shape):
             return f"a block is '{one.name}' of {list(one.shape)}, and should be '{other.name}' of {list(other.shape)}"
@@ -377,9 +377,9 @@ def _unfit_blocks(given: Sequence[Block], expected: Sequence[Block]) -> str | No
 
 
 def published(spec: ModelSpec, weights: tuple[float, ...]) -> tuple[float, ...]:
-    """Return the weights as clients get them: integer weights rounded half up, the others unchanged.
+    """Return the weights as published for clients: integer weights are rounded half up, the others unchanged.
 
-    Half up, floor(x + 0.5), because all languages spell this rounding in the same way.
+    Rounding half up, floor(x + 0.5), is the same in all languages.
     """
     import numpy as np
 
@@ -387,14 +387,14 @@ def published(spec: ModelSpec, weights: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def published_array(spec: ModelSpec, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return what :func:`published` does, for an array of shape (m,)."""
+    """Return an array of weights, shape (m,), as published for clients; see :func:`published`."""
     import numpy as np
 
     return np.where(spec.integer, np.floor(weights + 0.5), weights)
 
 
 def _joined(single: Sequence[float], blocks: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Return numbers and arrays of numbers as one read-only array."""
+    """Return the concatenation of numbers and arrays as a read-only array."""
     import numpy as np
 
     joined = np.concatenate([np.array(single, dtype=np.float64), *blocks])

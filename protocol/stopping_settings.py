@@ -1,7 +1,7 @@
-"""Settings for the end of an iteration and for early stopping; the server decides by them.
+"""Settings with which the server decides when an iteration ends and when training stops early.
 
-They belong to the line, so `fedping round`, `fedping schedule` and `fedping simulate` all use them. Without them, an
-iteration ends with the next round that finds enough clients, and training continues as long as rounds run.
+These settings belong to the line, so `fedping round`, `fedping schedule` and `fedping simulate` all use them. Without
+them, an iteration ends with the next round that finds enough clients, and training continues as long as rounds run.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.rules import Traits
 
 Minutes: TypeAlias = Annotated[float, Meta(ge=0, le=525_600)]
-"""A time, up to a year."""
+"""A duration in minutes, up to a year."""
 
 
 class EarlyStop(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """When training stops by validation loss (thesis 3.4), and which version is kept.
+    """Early stopping by validation loss (thesis 3.4): when training stops, and which version is kept.
 
     The validation loss of version n is the mean loss of an arm while n was current. For an arm that submits, it comes
-    from the very pings that train n + 1, before they do; for split cohorts, name an arm that applies the model and does
+    from the same pings that then train n + 1. To validate on other clients, name an arm that applies the model and does
     not submit. When training stops, the best version is published again under the next number.
 
     Attributes:
         arm: arm whose loss decides.
-        patience: training stops when the lowest loss is this many versions old, of those whose loss counts.
+        patience: training stops when the lowest loss is this many versions old. Only versions whose loss counts are
+            counted.
         smooth: losses are averaged over this many of the last versions whose loss counts.
-        rise: training also stops as soon as the newest loss is above the lowest by more than this share of it; None
-            disables that.
+        rise: training also stops as soon as the newest loss exceeds the lowest loss by more than this share of the
+            lowest loss; None disables this.
         examples: minimum number of examples for a version's loss to count.
     """
 
@@ -43,7 +44,7 @@ class EarlyStop(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class IterationByTime(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="time"):
-    """An iteration lasts ``minutes``, however often rounds run."""
+    """An iteration lasts ``minutes``, regardless of how often rounds run."""
 
     minutes: Minutes
 

@@ -1,7 +1,7 @@
 """A study: its arms with their shares, and the model lines that it trains.
 
-A line is one sequence of model versions; a study may train several (study 2 of 2018 trained four). An arm names the
-line that its clients follow, and what they do with its versions.
+A line is one sequence of model versions; a study may train several lines (study 2 of 2018 trained four). An arm names
+the line that its clients follow, and sets what they do with its versions.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SHARES_SLACK = 1e-9
 
 
 class Arm(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A study variation: a group of clients with one behaviour.
+    """An arm of a study: a group of clients with the same behaviour.
 
     Attributes:
         name: the arm's name.
@@ -83,10 +83,10 @@ class Arm(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Piece(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An interval of [0, 1), from the end of the previous piece to its own ``end``.
+    """An interval of [0, 1), from the previous interval's end to its own ``end``.
 
     Attributes:
-        end: where it ends.
+        end: end of the interval.
         arm: the interval's arm; None if the interval belongs to no arm.
     """
 
@@ -114,17 +114,17 @@ class LineSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     @property
     def traits(self) -> Traits:
-        """The traits of these parts (`fedping.protocol.rules`)."""
+        """Traits of these settings (`fedping.protocol.rules`)."""
         parts = (self.training, self.pipeline, self.privacy)
         return traits_of_links(self.upload).union(*map(traits_of, parts))
 
 
 def check_line(parts: Parts, where: str) -> None:
-    """Raise :class:`InvalidSettings` if the line of a study or an experiment cannot have these parts together.
+    """Raise :class:`InvalidSettings` if a line of a study or an experiment can't have this combination of parts.
 
     Args:
-        parts: the traits of its parts, and its name as the word ``line``.
-        where: begins the sentences about private lines.
+        parts: the traits of the line's parts, and its name as the word ``line``.
+        where: start of the sentences about private lines.
     """
     if parts.has("private"):
         check("private line", parts, where)
@@ -177,7 +177,7 @@ class Line(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def parts(self) -> Parts:
-        """The traits of its parts and its own settings (`fedping.protocol.rules`)."""
+        """Traits of the line's parts and of its own settings (`fedping.protocol.rules`)."""
         guard, limits = self.guard, self.limits
         rail = guard.guardrail if guard is not None else None
         own: dict[Trait, bool] = {
@@ -204,17 +204,17 @@ def _private_link(privacy: Privacy, spec: ModelSpec) -> PrivateVector | SharedVe
 
 
 def training_of(line: Line | PublicLine, arm: Arm) -> Training:
-    """Return how clients of an arm train the line that it follows; only a personal arm keeps a part of the model."""
+    """Return the training of an arm's clients on the arm's line; only personal arms keep a part of the model."""
     if arm.personal or isinstance(line.training, OwnTraining):
         return line.training
     return replace(line.training, personal=None)
 
 
 def centroids_of(spec: ModelSpec) -> tuple[int, int]:
-    """Return the number of centroids and of their features, from the spec's settings ``clusters`` and ``features``.
+    """Return the number of centroids and the number of features, from the spec's ``clusters`` and ``features``.
 
     Raises:
-        InvalidSettings: a setting is missing, or the two contradict the number of weights.
+        InvalidSettings: one of the two settings is missing, or they contradict the number of weights.
     """
     clusters, features = spec.settings.get("clusters"), spec.settings.get("features")
     if type(clusters) is int and type(features) is int and clusters > 0 and features > 0:
@@ -336,7 +336,7 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """Return the outcome that a line's guardrail compares; None if it compares no outcome.
 
         Raises:
-            InvalidSettings: the guardrail's metric is none that rounds read, or does not say which direction is better.
+            InvalidSettings: rounds can't read the guardrail's metric, or it does not set which direction is better.
         """
         rail = line.guard.guardrail if line.guard is not None else None
         if rail is None or rail.metric in CLAIMED:
@@ -361,7 +361,7 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return outcome
 
     def _check_parts(self) -> None:
-        """Raise :class:`InvalidSettings` if a study with a private line could learn about a client in another way."""
+        """Raise :class:`InvalidSettings` if other settings of a study with a private line could reveal clients."""
         parts = self._parts
         if parts.has("private line"):
             check("private study", parts, f"line '{parts.words['private']}' of study '{self.name}' is private: ")
@@ -420,7 +420,7 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def is_private(self) -> bool:
-        """Whether its lines are private, which holds for all or none: clients of every arm then send only vectors."""
+        """Whether the study's lines are private (all or none are); clients of every arm then send only vectors."""
         return self.document is PRIVATE_UPDATE
 
     @property
@@ -430,20 +430,20 @@ class Study(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def later_outcomes(self) -> DocumentType | None:
-        """The type of the pings of its later outcomes; None without any."""
+        """The type of the pings of the study's later outcomes; None if it has none."""
         return outcomes_of_study(self.name, self.outcomes)
 
     def arm(self, name: str) -> Arm:
-        """Return the arm of this name; raises :class:`InvalidSettings`, which lists the arms, if there is none."""
+        """Return the arm of this name; raise :class:`InvalidSettings`, which lists the arms, if it doesn't exist."""
         return _named(self.arms, name, "arm", self.name)
 
     def line(self, name: str) -> Line:
-        """Return the line of this name; raises :class:`InvalidSettings`, which lists the lines, if there is none."""
+        """Return the line of this name; raise :class:`InvalidSettings`, which lists the lines, if it doesn't exist."""
         return _named(self.lines, name, "line", self.name)
 
 
 def _check_pieces(study: str, arms: tuple[Arm, ...], pieces: tuple[Piece, ...]) -> None:
-    """Raise :class:`InvalidSettings` if pieces are not ascending, or contradict the shares of the arms."""
+    """Raise :class:`InvalidSettings` if intervals are not ascending, or contradict the shares of the arms."""
     if not pieces:
         return
     sizes, low = dict.fromkeys((arm.name for arm in arms), 0.0), 0.0
@@ -471,13 +471,13 @@ class Declared(Struct, frozen=True, kw_only=True):
     """The operator's declarations about a study, apart from its settings.
 
     Attributes:
-        state: while it is ``paused``, no round publishes a version, and pings are accepted as usual. Once it has
-            ``ended``, pings are rejected too, and clients leave.
+        state: while the study is ``paused``, no round publishes a version, but pings are accepted as usual. After it
+            has ``ended``, pings are rejected too, and clients leave.
         since: when the state was declared, ISO 8601 in UTC; empty if nothing was ever declared.
         simulated: whether the study is simulated: its pings come from no ingest, and its times are not clock times.
         entry: number of the declaration in the study's history; 0 if there was no history yet.
-        by: who declared it, in that person's own words; empty if not given.
-        because: the reason, in that person's own words; empty if not given.
+        by: the declaration's author, as given by that person; empty if not given.
+        because: the reason, as given by that person; empty if not given.
     """
 
     state: State = "running"
@@ -489,13 +489,13 @@ class Declared(Struct, frozen=True, kw_only=True):
 
     @property
     def told(self) -> str:
-        """The author and the reason, as a phrase to follow the date; empty if neither is given."""
+        """A phrase with the author and the reason, to follow the date; empty if neither is given."""
         who = f" by {self.by}" if self.by else ""
         return f"{who}, because: {self.because}" if self.because else who
 
 
 class PublicLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The part of a line that clients get: the model, how to learn, and what to send, but not the server's steps.
+    """The published part of a line: the model, the client's training and the form of updates, but no server settings.
 
     ``offer`` is the offer of a two-server line's helper; without it, clients of such a line send nothing.
     """
@@ -510,11 +510,12 @@ class PublicLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PublicStudy(Struct, frozen=True, kw_only=True):
-    """The document that a client fetches to take part: the arms, to enrol itself, and the models to rank with.
+    """The document that clients fetch to participate, with the arms, to enrol themselves, and the models to rank with.
 
     While the study runs and no line has an offer, its JSON is also a valid :class:`Study`, whose lines have the default
-    pipeline; clients do not use it. ``pieces`` and ``outcomes`` are present only if the study has any. ``ended`` is
-    when the study ended, and is present only then: a client that reads it leaves, and ranks as the product does.
+    pipeline; clients do not use it. ``pieces`` and ``outcomes`` are present only if the study has any. ``ended`` is the
+    time at which the study ended, and is present only then: a client that reads it leaves, and ranks as the product
+    does by default.
     """
 
     name: Name
@@ -532,14 +533,14 @@ class PublicStudy(Struct, frozen=True, kw_only=True):
 
     @property
     def later_outcomes(self) -> DocumentType | None:
-        """The type of the pings of its later outcomes; see :class:`Study`."""
+        """The type of the pings of the study's later outcomes; see :class:`Study`."""
         return outcomes_of_study(self.name, self.outcomes or ())
 
 
 def public_study(
     study: Study, declared: Declared | None = None, offers: Mapping[str, Offer] | None = None
 ) -> PublicStudy:
-    """Return the part of a study that clients get.
+    """Return the part of a study that is published for clients.
 
     Args:
         study: the complete study.
@@ -615,7 +616,7 @@ def _refuse_repeated(study: str, what: str, names: list[str]) -> None:
 
 
 Completes: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-"""Fills in the omitted values of a study's tables."""
+"""A function that fills in the omitted values of a study's tables."""
 
 
 def study_from_toml(path: Path, *, new: bool = False, filled_in: Completes = lambda raw: raw) -> Study:
@@ -623,7 +624,7 @@ def study_from_toml(path: Path, *, new: bool = False, filled_in: Completes = lam
 
     Args:
         path: the file.
-        filled_in: adds what the file omits and what follows from a model that the caller knows.
+        filled_in: adds values that the file omits and that follow from a model known to the caller.
         new: whether the study is about to be created. If so, omitted settings get safe values: arms by client id, the
             usual limits, and for each line a clip, a quorum and a guard, where possible. These are not the defaults of
             the fields, because the meaning of stored studies must not change.
@@ -636,7 +637,7 @@ def study_from_toml(path: Path, *, new: bool = False, filled_in: Completes = lam
 
 
 def study_as_written(path: Path, *, filled_in: Completes = lambda raw: raw) -> Study:
-    """Read a study file, including what it disables; see :func:`new_study` and :func:`as_once_new`.
+    """Read a study file and keep explicitly disabled settings; see :func:`new_study` and :func:`as_once_new`.
 
     Raises:
         InvalidSettings: the file is missing, is not TOML, or is no valid study.
@@ -652,29 +653,29 @@ def study_as_written(path: Path, *, filled_in: Completes = lambda raw: raw) -> S
 
 
 def new_study(study: Study) -> Study:
-    """Return a study as it is stored when it is created: with the safe choices, and without what it disables."""
+    """Return a new study in the form to be stored: with safe values added, and without disabled settings."""
     return _without_what_is_off(protected(study))
 
 
 def as_once_new(study: Study) -> Iterator[Study]:
     """Yield the forms in which earlier versions stored a new study, latest first: with safe values, then without.
 
-    ``study`` is as it was written, including what it disables.
+    ``study`` is the study as written in its file, including disabled settings.
     """
     yield _without_what_is_off(protected(study, Quorum(), clips=False))
     yield _without_what_is_off(study)
 
 
 USUAL_QUORUM = Quorum(decides=0.015)
-"""The quorum of a new study; with 1 %, hostile clients cost too much in 40 rounds (docs/robustness.md)."""
+"""The quorum of a new study; with 1 %, hostile clients do too much damage in 40 rounds (docs/robustness.md)."""
 
 
 def protected(study: Study, quorum: Quorum = USUAL_QUORUM, *, clips: bool = True) -> Study:
-    """Return a study with the safe choice wherever it makes none.
+    """Return a study with safe values for settings that it doesn't set.
 
     Args:
         study: the study.
-        quorum: the quorum for RProp behind a clip.
+        quorum: the quorum for RProp after clipping.
         clips: whether the usual limits clip losses.
     """
     dealt: Literal["hash", "elsewhere"] = "elsewhere" if study.telemetry else "hash"
@@ -692,7 +693,7 @@ def protected(study: Study, quorum: Quorum = USUAL_QUORUM, *, clips: bool = True
 
 
 def _without_what_is_off(study: Study) -> Study:
-    """Return a study without what it disables, so that its digest stays the one from before these settings existed."""
+    """Return a study without disabled settings, so that its digest is the same as before these settings existed."""
     lines = (
         replace(
             line,
@@ -717,7 +718,7 @@ def _without_stages_off(pipeline: Pipeline) -> Pipeline:
 
 
 def _with_quorum(pipeline: Pipeline, quorum: Quorum) -> Pipeline:
-    """Return a pipeline with a quorum, if it sets none and clips by step sizes before a mean."""
+    """Return a pipeline, with a quorum if it sets none and clips by step sizes before a mean."""
     optimizer = pipeline.optimizer
     if not (isinstance(optimizer, RProp) and pipeline.traits >= {"clips by steps", "mean"}):
         return pipeline
@@ -725,12 +726,11 @@ def _with_quorum(pipeline: Pipeline, quorum: Quorum) -> Pipeline:
 
 
 def _clipped(line: Line) -> Pipeline:
-    """Return a line's pipeline with the usual clip, if it sets none.
+    """Return a line's pipeline, with the usual clip if it sets none and can clip.
 
-    A line can clip if it takes the mean of updates that are not signs and can be read without being summed. Gradients
-    for RProp are measured by its step sizes, because RProp moves each weight by its own step, however small the number
-    that decides the sign. They are clipped well below the usual norm: RProp ignores length, and the loudest honest
-    clients are few.
+    A line can clip if it takes the mean of updates that are not signs and can be read individually. Gradients for RProp
+    are measured by its step sizes, because RProp moves each weight by its own step, regardless of the size of the mean.
+    They are clipped well below the usual norm: RProp ignores length, and only few honest clients have large gradients.
     """
     signs = line.parts.has_any("sends signs", "equal lengths")
     if line.pipeline.clip is not None or not line.pipeline.is_linear or signs:

@@ -1,9 +1,8 @@
-"""The settings of a study that may change while it runs: those that no version and no participating client depends on.
+"""Settings that may change while a study runs, because no version and no participating client depends on them.
 
-A version is recomputed with the settings that held when it was computed, so the settings for when a round runs and what
-it believes may change. The client's computation may not change: pings of one version would belong to two models.
-Clients may not be assigned to arms again either: a client stays in its arm, or leaves the study
-(:func:`reassign_clients`).
+A version is recomputed with the settings of its time, so settings for when rounds run and which pings they accept may
+change. The client's computation may not change: pings of one version would belong to two models. Clients may not be
+reassigned to other arms either: a client stays in its arm, or leaves the study (:func:`reassign_clients`).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from fedping.protocol.outcomes import Outcome
 from fedping.protocol.study import SHARES_SLACK, Piece, Study
 
 OF_STUDY = ("limits", "unwanted_updates", "metrics", "segments", "tickets", "pieces", "shards")
-"""Settings of a study that may change; outcomes may be added."""
+"""A study's own settings that may change; outcomes may also be added."""
 
 OF_LINE = (
     "guard",
@@ -35,14 +34,14 @@ OF_LINE = (
 """Settings of each line that may change."""
 
 _NOBODY = 2.0**-48
-"""A share of the ids that is too small for enrolment to distinguish."""
+"""Share of client ids below the resolution of enrolment, which counts as 0."""
 
 _MOST_WORDS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A setting that differs: its place, and its value before and after as JSON; None where it has no value."""
+    """A changed setting: its place, and its values before and after as JSON; None for no value."""
 
     place: str
     before: str | None
@@ -65,10 +64,10 @@ def differences(before: msgspec.Struct | None, after: msgspec.Struct | None) -> 
 
 
 def check_change(before: Study, after: Study) -> tuple[Change, ...]:
-    """Return the changes, after checking that all are allowed.
+    """Return the changes after checking that all of them are allowed.
 
     Raises:
-        InvalidSettings: some are not; the sentence names each such setting, with both of its values.
+        InvalidSettings: some changes aren't allowed; the sentence names each such setting with both values.
     """
     found = changes(before, after)
     _check_outcomes(before, after)
@@ -90,7 +89,7 @@ def check_change(before: Study, after: Study) -> tuple[Change, ...]:
 def _check_outcomes(before: Study, after: Study) -> None:
     """Raise :class:`InvalidSettings` if a declared outcome changes or disappears.
 
-    Clients keep a study's declarations for a while, and ingest would reject what they send by the old ones.
+    Clients keep a study's declarations for a while, and ingest would reject values that follow old declarations.
     """
     declared = {outcome.name: outcome for outcome in after.outcomes}
     for outcome in before.outcomes:
@@ -111,7 +110,7 @@ def _check_outcomes(before: Study, after: Study) -> None:
 
 
 def _named(outcome: Outcome) -> dict[str, Any]:
-    """Return the settings of an outcome with those at their default, so that each can be compared."""
+    """Return all settings of an outcome, including defaults, so that each can be compared."""
     kind = msgspec.to_builtins(outcome)
     return {"within": None, "linked": False, "better": None, **kind}
 
@@ -130,13 +129,13 @@ def _may(change: Change) -> bool:
 
 
 def reassign_clients(before: Study, after: Study) -> Study:
-    """Return a changed study with pieces that keep clients in their arms, as far as the new shares allow.
+    """Return a changed study with ``pieces`` that keep clients in their arms, as far as the new shares allow.
 
-    An arm that shrinks gives up the ends of its pieces, which then belong to no arm. An arm that grows, or a new one,
-    gets intervals that belonged to none: first those beyond all arms, then those between them.
+    An arm that shrinks gives up the ends of its intervals, which then belong to no arm. An arm that grows, or a new
+    arm, gets free intervals: first those after all arms, then those between arms.
 
     Raises:
-        InvalidSettings: these intervals do not suffice for the new shares.
+        InvalidSettings: the free intervals do not suffice for the new shares.
     """
     same = [(arm.name, arm.share) for arm in before.arms] == [(arm.name, arm.share) for arm in after.arms]
     if before.enrolment == "elsewhere" or same:
@@ -166,7 +165,7 @@ _Spans: TypeAlias = list[tuple[float, float, str]]
 
 
 def _kept(old: list[tuple[str | None, float]], wanted: dict[str, float]) -> tuple[_Spans, list[tuple[float, float]]]:
-    """Return the spans that stay with their arms, and the free ones; subtract the former from ``wanted``."""
+    """Return the intervals that stay with their arms, and the free intervals; subtract the former from ``wanted``."""
     kept, free, low = _Spans(), list[tuple[float, float]](), 0.0
     for name, high in old:
         if name is None:
@@ -181,7 +180,7 @@ def _kept(old: list[tuple[str | None, float]], wanted: dict[str, float]) -> tupl
 
 
 def _filled(low: float, high: float, wanted: dict[str, float]) -> _Spans:
-    """Return the spans of a free interval for the arms that want more, in their order, and subtract from ``wanted``."""
+    """Return a free interval divided among the arms that want more, in their order; subtract it from ``wanted``."""
     found = _Spans()
     for name, share in wanted.items():
         take = min(high - low, share)
@@ -193,7 +192,7 @@ def _filled(low: float, high: float, wanted: dict[str, float]) -> _Spans:
 
 
 def _merged(spans: _Spans) -> tuple[Piece, ...]:
-    """Return pieces of spans in their order, with the intervals between them as pieces without an arm."""
+    """Return the pieces for sorted intervals of arms; intervals between these become pieces without an arm."""
     found: list[Piece] = []
     low = 0.0
     for start, end, name in spans:
@@ -211,7 +210,7 @@ def _side_by_side(study: Study) -> tuple[tuple[int, float], ...]:
 
 
 def _alike(one: tuple[Piece, ...], other: tuple[Piece, ...]) -> bool:
-    """Return whether two lists of pieces assign all ids in the same way."""
+    """Return whether two lists of pieces assign all client ids to the same arms."""
     return len(one) == len(other) and all(
         a.arm == b.arm and abs(a.end - b.end) < _NOBODY for a, b in zip(one, other, strict=True)
     )
@@ -236,7 +235,7 @@ def _apart(place: str, before: Any, after: Any) -> Iterator[Change]:
 
 
 def _by_name(value: Any) -> dict[str, Any] | None:
-    """Return a list of items with names as a table of them; None for other lists."""
+    """Return a list of named items as a table by name; None for other lists."""
     if not isinstance(value, list | tuple) or not value or not all(isinstance(v, dict) and "name" in v for v in value):
         return None
     return {item["name"]: item for item in value}

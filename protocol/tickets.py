@@ -1,13 +1,13 @@
-"""Tickets: MACs of the product over client ids, so that attackers can't invent clients.
+"""Tickets: MACs over client ids, issued by the product, so that attackers can't invent clients.
 
 The product, which knows its users, gives each client a ticket for its id at enrolment. Ingest verifies tickets and
 stores none. A ticket is ``<key>.<expiry>.<mac>``: the name of a key, seconds since 1970, and in base64url the
-HMAC-SHA256 (RFC 2104) of study, client id and both. The issuer of tickets could link client ids to accounts;
-docs/operators.md describes how to avoid that.
+HMAC-SHA256 (RFC 2104) of study, client id, key name and expiry. The issuer of tickets could link client ids to
+accounts; docs/operators.md describes how to avoid that.
 
-A file of keys has one key per line, a name and 64 hexadecimal digits. The first key issues tickets, all of them verify,
-so that a key can be replaced without losing tickets. The file belongs to the product and to ingest, and never into the
-store, which clients read.
+A file of keys has one key per line, a name and 64 hexadecimal digits. The first key issues tickets, and all keys verify
+them, so that a key can be replaced while its tickets stay valid. Only the product and ingest may have the file; it must
+not be in the store, which clients read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PATTERN = r"^[A-Za-z0-9_.-]*\Z"
 
 _LINE = re.compile(r"([A-Za-z0-9_-]{1,32}) ([0-9a-f]{64})")
 MOST_DIGITS = 12
-"""Maximum digits of an expiry."""
+"""Maximum digits of a ticket's expiry."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def _mac(key: TicketKey, study: str, client_id: UUID, expires: str) -> bytes:
 
 
 def validate_ticket(keys: dict[str, TicketKey], study: str, client_id: UUID, given: str, now: float) -> str | None:
-    """Return ``forged`` (also for another client or a removed key) or ``expired``; None for a valid ticket.
+    """Return ``forged`` (also for another client's ticket or a removed key) or ``expired``; None for a valid ticket.
 
     Args:
         keys: the verifying keys, by name.
@@ -69,7 +69,7 @@ def validate_ticket(keys: dict[str, TicketKey], study: str, client_id: UUID, giv
 
 
 def read_keys(path: Path) -> tuple[TicketKey, ...]:
-    """Return the keys of a file, the issuing one first.
+    """Return the keys of a file, the issuing key first.
 
     Raises:
         FedpingError: the file cannot be read, or is not a file of keys.
@@ -92,9 +92,9 @@ def read_keys(path: Path) -> tuple[TicketKey, ...]:
 
 
 def with_new_key(keys: tuple[TicketKey, ...], name: str) -> tuple[TicketKey, ...]:
-    """Return a new issuing key, and the previous one, whose tickets stay valid.
+    """Return a new issuing key and the previous issuing key, whose tickets stay valid.
 
-    If the previous key has the same name, the new one gets a suffix.
+    If the previous key has the same name, the new key's name gets a suffix.
     """
     if name in {key.name for key in keys[:1]}:
         name = f"{name}-{secrets.token_hex(2)}"

@@ -1,7 +1,7 @@
-"""Settings for what a client computes from the model that it fetched and its own data.
+"""Settings for a client's computation on the fetched model and its own data.
 
-They are part of a study's line and published with it, because clients need them; the arithmetic is on the client.
-Whatever the algorithm, the update is a direction that the server **adds** (`fedping.protocol.ping`).
+They are part of a study's line and published with it, because clients implement the computation. With every algorithm,
+the update is a direction that the server **adds** (`fedping.protocol.ping`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class OneGradient(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
     """The direction of descent at the fetched model: FedSGD, the basic FedGD (McMahan et al. 2017; thesis 1.3).
 
     Attributes:
-        batch: number of its examples that a client draws for it; all if None.
+        batch: number of its own examples that a client draws for the gradient; all if None.
         sign: whether only signs are sent (thesis 4.4), each as a number; the upload link `sign` sends them as bits
             (`fedping.protocol.upload`).
         personal: the part of a model that the client keeps for itself (`fedping.protocol.personalization`); nothing if
@@ -38,15 +38,15 @@ class OneGradient(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
 
     @property
     def traits(self) -> Traits:
-        """The traits of it and its parts (`fedping.protocol.rules`)."""
+        """Traits of this training and its parts (`fedping.protocol.rules`)."""
         return traits_of(self.personal) | traits_where({"gradient": True, "sends signs": self.sign})
 
 
 class LocalSteps(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="algorithm", tag="local"):
     """Several steps of gradient descent on the client; the update is the total movement of the weights.
 
-    It is FedAvg (McMahan et al. 2017) with ``epochs``, or FedGD+ with ``steps`` and no ``batch``; exactly one of
-    ``epochs`` and ``steps`` is given.
+    With ``epochs`` this is FedAvg (McMahan et al. 2017), with ``steps`` and no ``batch`` FedGD+; give exactly one of
+    ``epochs`` and ``steps``.
 
     Attributes:
         rate: size of a step.
@@ -56,14 +56,14 @@ class LocalSteps(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
         proximal: μ of FedProx (Li et al. 2020), which pulls the weights back to the fetched model; 0 disables it.
         sign: whether only the signs of the movement are sent.
         optimizer: how a step follows from a gradient.
-        structured: whether clients train within what the line's upload link sends, a mask or a low rank (thesis 4.3).
-            Else they train all weights, and the link drops what it does not send.
+        structured: whether clients move only in directions that the line's upload link can send, a mask or a low rank
+            (thesis 4.3). Else they train all weights, and the link drops the rest.
         personal: the part of a model that the client keeps for itself (`fedping.protocol.personalization`); nothing if
             None.
 
     Raises:
         InvalidSettings: both or none of ``epochs`` and ``steps`` are given; or a structured training sends signs, or
-            keeps optimizer memory, which lies outside of what the next update sends.
+            keeps optimizer memory, which the next update's directions don't include.
     """
 
     digest_name: ClassVar[str] = "LocalSteps"
@@ -80,7 +80,7 @@ class LocalSteps(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
 
     @property
     def traits(self) -> Traits:
-        """The traits of it and its parts (`fedping.protocol.rules`)."""
+        """Traits of this training and its parts (`fedping.protocol.rules`)."""
         own: dict[Trait, bool] = {"local steps": True, "sends signs": self.sign, "structured": self.structured}
         own["proximal"] = self.proximal > 0
         return traits_of(self.optimizer) | traits_of(self.personal) | traits_where(own)
@@ -101,7 +101,7 @@ class OwnTraining(Own, frozen=True, tag_field="algorithm", tag=OWN):
 
     @property
     def declared_traits(self) -> Traits:
-        """Its traits with those that its class declares; an algorithm that is not installed declares none."""
+        """Its own traits and those that its class declares; an algorithm that is not installed declares none."""
         extension = registered(self.kind, self.name)
         adds_mean = extension is not None and bool(getattr(extension.make, "adds_mean", False))
         return self.traits | traits_where({"adds the mean": adds_mean})
@@ -111,9 +111,9 @@ Training: TypeAlias = OneGradient | LocalSteps | OwnTraining
 
 
 def may_send_nothing_from(training: Training) -> int | None:
-    """Return the first version whose training in a personal arm may give no update; None if it always gives one.
+    """Return the first version for which training in a personal arm may yield no update; None if it always yields one.
 
-    An algorithm of another package may always give none, even at the weights from before the first version.
+    A user's algorithm may yield no update at any time, even at the weights before the first version.
     """
     if isinstance(training, OwnTraining):
         return NO_VERSION

@@ -1,4 +1,4 @@
-"""Trusted certificate authorities of https servers: the defaults of this machine, a file, or no check at all."""
+"""Trusted certificate authorities for https servers: this machine's defaults, a file, or no check at all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Trust:
 
     Attributes:
         ca: a PEM file with the only trusted authorities; None for the defaults of this machine.
-        insecure: whether any certificate is accepted, so that anyone on the way can pass for the server.
+        insecure: whether any certificate is accepted, so that anyone on the network path can impersonate the server.
 
     Raises:
         InvalidSettings: both are given, or the file can't be read or has no certificate.
@@ -50,7 +50,7 @@ class Trust:
 
     @property
     def verify(self) -> bool | str:
-        """The argument ``verify`` of requests, whose warning about requests without checks is disabled."""
+        """The argument ``verify`` of the library requests; without checks, the library's warning is disabled."""
         if not self.insecure:
             return True if self.ca is None else str(self.ca)
         import urllib3
@@ -60,4 +60,4 @@ class Trust:
 
 
 USUAL = Trust()
-"""The defaults of this machine."""
+"""Trust in the certificate authorities of this machine."""

@@ -1,9 +1,9 @@
-"""Updates as they travel: on the wire and on disk.
+"""Forms of an update in requests and on disk.
 
-On the wire the dense encoding is a plain JSON array, as in 2018; every other one is an object with its tag and its
-payload. In Parquet an update is two columns: the tag, and the payload as bytes. A line's upload links determine the
-encoding of its updates and how payloads are read (`fedping.protocol.upload`); nothing else may assume that an update is
-an array of m floats.
+In a request, a dense update is a plain JSON array, as in 2018; an update in another encoding is an object with its tag
+and its payload. In Parquet an update is two columns: the tag, and the payload as bytes. A line's upload links determine
+the encoding of its updates and how payloads are read (`fedping.protocol.upload`); no other code may assume that an
+update is an array of m floats.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ DENSE = "dense"
 def longest_payload(m: int) -> int:
     """Return the maximum bytes of an update of m weights in any encoding.
 
-    The longest are shares with proofs (`fedping.protocol.sharing.shares`): 16 bytes a weight, the proof, which grows
-    with the root of that, some 50 bits of metrics, and 1,136 bytes of a seal with ML-KEM.
+    The longest payloads are shares with proofs (`fedping.protocol.sharing.shares`): 16 bytes a weight, the proof, which
+    grows with the square root of m, some 50 bits of metrics, and 1,136 bytes of a seal with ML-KEM.
     """
     return 24 * m + 4096
 
@@ -37,7 +37,7 @@ DenseUpdate: TypeAlias = Annotated[tuple[Finite, ...], Meta(max_length=MAX_WEIGH
 
 
 class EncodedUpdate(Struct, frozen=True, forbid_unknown_fields=True):
-    """An update in another encoding than the dense one."""
+    """An update in an encoding other than the dense one."""
 
     encoding: Annotated[Name, Meta(description="the tag of the encoding, which the line's links determine")]
     payload: Annotated[
@@ -50,7 +50,7 @@ Update: TypeAlias = DenseUpdate | EncodedUpdate
 
 @dataclass(frozen=True)
 class Payloads:
-    """The updates of k pings in another encoding than the dense one, as they travel.
+    """The updates of k pings, as sent, in an encoding other than the dense one.
 
     Attributes:
         encoding: the tag.
@@ -72,7 +72,7 @@ class Payloads:
 
 
 def size_of_updates(updates: NDArray[np.floating] | Payloads) -> NDArray[np.int64]:
-    """Return the bytes of each of k updates, shape (k,); for dense ones, float32, 4 per weight."""
+    """Return the bytes of each of k updates, shape (k,); dense updates, as float32, have 4 bytes a weight."""
     import numpy as np
 
     return updates.sizes if isinstance(updates, Payloads) else np.full(len(updates), 4 * updates.shape[1], np.int64)

@@ -8,9 +8,9 @@ settings and the model's spec:
 - a :class:`ServerEnd` decodes those bytes, or undoes the client's end for each update or, where that is linear, once
   for their sum.
 
-At most one link of a line encodes, and it is the last; a mask may stand before it, and is a part of the encoding then.
-Its tag travels. Without one updates are dense. The links are in `fedping.protocol.encodings`, including those of users'
-packages (`fedping.protocol.encodings.own`).
+At most one link of a line encodes, and it is the last. A mask may precede it, and is then part of the encoding.
+Payloads are sent with the encoding's tag. Without an encoding link, updates are dense. The links are in
+`fedping.protocol.encodings`, including those of users' packages (`fedping.protocol.encodings.own`).
 """
 
 from __future__ import annotations
@@ -59,21 +59,21 @@ if TYPE_CHECKING:
 
 
 Read: TypeAlias = Callable[["NDArray[np.floating[Any]] | Payloads"], "NDArray[np.float64]"]
-"""From k sent updates to the server's decoded updates, each alone, shape (k, m)."""
+"""A function from k sent updates to the updates as the server decodes each of them, shape (k, m)."""
 
 
 def ends_of(link: UploadLink, spec: ModelSpec, values: UploadLink | None = None) -> Ends:
     """Return the two ends of a link.
 
     Args:
-        link: its settings.
+        link: the link's settings.
         spec: spec of the model whose updates it encodes.
         values: the link that encodes a mask's kept numbers, if one follows it.
 
     Raises:
-        InvalidSettings: it doesn't fit the spec; or it is an extension that is not installed, or has other code than
-            the settings name.
-        ExtensionFailed: it is an extension that raises an error, or doesn't return two ends.
+        InvalidSettings: the link doesn't fit the spec; or it is an extension that is not installed, or whose code
+            differs from the settings' digest.
+        ExtensionFailed: the link is an extension that raises an error, or doesn't return two ends.
     """
     if values is not None:
         assert isinstance(link, Mask)
@@ -83,10 +83,10 @@ def ends_of(link: UploadLink, spec: ModelSpec, values: UploadLink | None = None)
 
 @dataclass(frozen=True)
 class Sending:
-    """The client's ends of a line's links: the transformations of each update in turn, and the encoder (None: dense).
+    """The client's ends of a line's links: the transformations in order, and the encoder (None: dense).
 
-    ``structured`` is how clients train within what the encoding sends, if the line's clients do so; ``encode`` takes
-    movements within it then. ``first`` is each link's state of a client that has never sent anything, by its place;
+    ``structured`` has the functions for structured training, if the line's clients use it; ``encode`` then takes
+    movements that can be sent. ``first`` has the initial state of each link with client state, by the link's position;
     such a link also takes and returns its state (:class:`fedping.protocol.link_ends.ClientEnd`). ``read`` is the
     server's decoding, for a line with error feedback.
     """
@@ -105,11 +105,11 @@ class Sending:
 
 
 class SendingLine(Protocol):
-    """A line, or the public part of one, as far as its clients' ends depend on it."""
+    """A line or its public part, reduced to the attributes that determine its clients' ends."""
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The line's name."""
 
     @property
     def spec(self) -> ModelSpec:
@@ -121,15 +121,15 @@ class SendingLine(Protocol):
 
     @property
     def upload(self) -> Upload:
-        """Its links."""
+        """The line's upload links."""
 
 
 def sending(line: SendingLine) -> Sending:
     """Return the client's ends of a line's links.
 
     Raises:
-        InvalidSettings, ExtensionFailed: as :func:`ends_of`, or a link that encodes is not the last, or clients cannot
-            train within it as the line's training asks.
+        InvalidSettings, ExtensionFailed: as :func:`ends_of`, or a link that encodes is not the last, or the links don't
+            support the line's structured training.
     """
     transforms: list[Transform] = []
     parts, where = (
@@ -161,7 +161,7 @@ def sending(line: SendingLine) -> Sending:
 
 
 def _reading(spec: ModelSpec, servers: Sequence[ServerEnd]) -> Read:
-    """Return the server's decoding of updates sent through links with these ends, each update alone."""
+    """Return the server's decoding, update by update, for links with these ends."""
 
     def read(sent: NDArray[np.floating[Any]] | Payloads) -> NDArray[np.float64]:
         import numpy as np
@@ -188,10 +188,10 @@ class Receiving:
     """The server's ends of a line's links.
 
     Attributes:
-        encoding: the tag of every update of the line.
+        encoding: the tag of all updates of the line.
         decoder: reads the payloads.
-        undone: functions that undo links for each update, in order of use.
-        undone_once: functions that undo links for the sum, in order of use.
+        undone: functions that undo links on each update, in order of use.
+        undone_once: functions that undo links on the sum of updates, in order of use.
     """
 
     encoding: str
@@ -200,10 +200,10 @@ class Receiving:
     undone_once: tuple[UndoSum, ...]
 
     def decode(self, payloads: pa.BinaryArray, m: int) -> Decoded:
-        """Return the updates of k payloads, with the links undone that are undone one by one.
+        """Return the updates of k payloads, after undoing the links that are undone on each update.
 
         Raises:
-            ExtensionFailed: an end raises, or returns what it may not.
+            ExtensionFailed: an end raises an error, or returns an invalid result.
         """
         assert self.decoder.decode is not None
         updates, ok = self.decoder.decode(payloads, m)
@@ -212,11 +212,11 @@ class Receiving:
         return without_infinite(updates, ok) if self.undone else (updates, ok)
 
     def few(self, payloads: pa.BinaryArray, m: int) -> Sparse | None:
-        """Return the sent weights of updates that come without their zeros; None for others, or if links are undone."""
+        """Return the sent weights of sparse payloads; None for other encodings, or if links are undone per update."""
         return self.decoder.sparse(payloads, m) if self.decoder.sparse and not self.undone else None
 
     def lengths(self, m: int) -> tuple[int, int]:
-        """Return the least and the most bytes of a payload of m weights."""
+        """Return the minimum and the maximum bytes of a payload of m weights."""
         assert self.decoder.lengths is not None
         least, most = self.decoder.lengths(m)
         return least, min(most, longest_payload(m))
@@ -226,10 +226,10 @@ class Receiving:
         return self.decoder.trouble(payload, m) if self.decoder.trouble else None
 
     def undo_sum(self, spec: ModelSpec, direction: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the direction of a round, shape (m,), with those links undone that are undone once.
+        """Return the direction of a round, shape (m,), after undoing the links that are undone only on the sum.
 
         Raises:
-            ExtensionFailed: an end raises, or returns what it may not.
+            ExtensionFailed: an end raises an error, or returns an invalid result.
         """
         for undo in self.undone_once:
             direction = undo(spec, direction)
@@ -237,31 +237,32 @@ class Receiving:
 
 
 class ReceivingLine(SendingLine, Protocol):
-    """A line as far as its server's ends depend on it."""
+    """A line, reduced to the attributes that determine its server's ends."""
 
     @property
     def pipeline(self) -> Pipeline:
-        """The server's processing of its updates."""
+        """The settings for the server's processing of updates."""
 
     @property
     def limits(self) -> UpdateLimits | None:
-        """How large its updates may be."""
+        """Bounds on the size of the line's updates."""
 
     @property
     def parts(self) -> Parts:
-        """The traits of its parts."""
+        """The traits of the line's parts."""
 
 
 def receiving(line: ReceivingLine) -> Receiving:
     """Return the server's ends of a line's links.
 
-    A link is undone once, for the sum, if its type allows that; if the round uses the plain mean of updates; if neither
-    limits nor the length of iterations read single updates; and if no link before it must be undone for each update,
-    because that happens later. Else it is undone of each update.
+    A link is undone only once, on the sum, if all of this holds: its type allows that; the round uses the plain mean of
+    updates; neither limits nor the length of iterations read single updates; and no link before it, which is undone
+    later, must be undone on each update. Otherwise it is undone on each update.
 
     Raises:
-        InvalidSettings, ExtensionFailed: as :func:`ends_of`, or a link that encodes is not the last, or one cannot be
-            undone where it is, or clients cannot train as asked, or the round cannot aggregate what is sent.
+        InvalidSettings, ExtensionFailed: as :func:`ends_of`, or a link that encodes is not the last, or a link cannot
+            be undone at its position, or the links don't support the line's training, or the round cannot aggregate
+            their updates.
     """
     parts = line.parts
     inexact = [name_of(link) for link in line.upload if "inexact" in traits_of(link)]

@@ -1,9 +1,9 @@
-"""The weights of a model as a spec describes them: single or in blocks, with their names and start values.
+"""The weights of a model in a spec: single weights and blocks of weights, with names and start values.
 
 Weight i of a block has its own random bits: SplitMix64 (Steele, Lea and Flood 2014) of the block's key and a counter.
-Uniform numbers are their first 53 bits. Normal numbers are sums of twelve uniform ones, less six: a bell that is within
-0.003 of the normal distribution everywhere and ends at six standard deviations. Both need only integers and exact
-products, whereas the logarithms and cosines of other methods differ in their last bit between processors.
+Uniform numbers are their first 53 bits. Normal numbers are sums of twelve uniform numbers, less six. Their distribution
+differs from the normal distribution by at most 0.003 and ends at six standard deviations. Both kinds need only integers
+and exact products, whereas the logarithms and cosines of other methods differ in their last bit between processors.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ MAX_WEIGHTS = 2_000_000
 """Maximum weights of a model, and maximum length of any update that ingest accepts."""
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*\Z"
-r"""Uses \Z: in Python, $ also matches before a newline at the end; `fedping.protocol.json_schema` writes it as $."""
+r"""Pattern of names. It ends with \Z, because in Python $ also matches before a final newline; JSON schemas have $."""
 
 Name: TypeAlias = Annotated[
     str, Meta(pattern=NAME_PATTERN, max_length=64, description="letters, digits, '_', '.' and '-'")
 ]
 LARGEST = 1e30
-"""The largest number that a ping, a model or a setting may carry."""
+"""Largest absolute value of a number in a ping, a model or a setting."""
 
 Finite: TypeAlias = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
 Positive: TypeAlias = Annotated[float, Meta(gt=0, le=LARGEST)]
@@ -70,10 +70,10 @@ class Weight(Struct, frozen=True, forbid_unknown_fields=True):
     """A single weight.
 
     Attributes:
-        name: name on the wire.
+        name: name in model documents.
         start: value in version 0.
         step: step sizes.
-        kind: meaning and unit of the number, for people and pages; no arithmetic depends on it.
+        kind: meaning and unit of the number, for display; no arithmetic depends on it.
         integer: whether it is published as a whole number, rounded half up; the optimizer's state keeps it as a double.
     """
 
@@ -105,7 +105,7 @@ class Normal(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_
 
 
 class Numbers(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="values", tag="numbers"):
-    """The weights of a block start at these numbers, row by row; a single number is used for all."""
+    """The weights of a block start at these numbers, row by row; a single number is used for all weights."""
 
     numbers: Annotated[tuple[Finite, ...], Meta(min_length=1, max_length=MAX_WEIGHTS)]
 
@@ -113,14 +113,14 @@ class Numbers(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
 class SingleNumbers(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="values", tag="float32"):
     """The weights of a block start at these single-precision numbers, row by row, as little-endian bytes in base64.
 
-    For arrays without a rule, such as the weights of your own network.
+    This form is for arbitrary arrays, such as the weights of your own network.
     """
 
     base64: Annotated[str, Meta(min_length=8, max_length=4 * -(-4 * MAX_WEIGHTS // 3))]
 
     @classmethod
     def of(cls, values: NDArray[np.floating]) -> Zeros | Numbers | SingleNumbers:
-        """Return the start at these values, rounded to single precision; in the short form if all are equal."""
+        """Return start settings for these values, rounded to single precision; in the short form if all are equal."""
         single = np.asarray(values, "<f4").ravel()
         if (single == single[0]).all():
             return Zeros() if single[0] == 0 else Numbers(numbers=(float(single[0]),))
@@ -130,7 +130,7 @@ class SingleNumbers(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         """Return the values, shape (count,).
 
         Raises:
-            InvalidSettings: the text does not hold this number of finite numbers.
+            InvalidSettings: the text does not contain exactly ``count`` finite numbers.
         """
         try:
             raw = b64decode(self.base64, validate=True)
@@ -175,7 +175,7 @@ class Block(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class WeightNames(Sequence[str]):
-    """The names in wire order: first the single weights, then the weights of each block."""
+    """The names of all weights in order: first the single weights, then the weights of each block."""
 
     def __init__(self, single: tuple[str, ...], blocks: tuple[Block, ...]) -> None:
         self._single = single
@@ -202,7 +202,7 @@ class WeightNames(Sequence[str]):
         return isinstance(name, str) and self._position(name) is not None
 
     def index(self, name: str, start: int = 0, stop: int | None = None) -> int:
-        """Return the position of a name; raises :class:`ValueError` if it is unknown."""
+        """Return the position of a name; raise :class:`ValueError` if it is unknown."""
         found = self._position(name)
         if found is None or found not in range(len(self))[start:stop]:
             raise ValueError(f"no weight is named '{name}'")
@@ -269,7 +269,7 @@ _DRAWS_A_WEIGHT = 6
 
 
 def start_values(block: Block) -> NDArray[np.float64]:
-    """Return the start values of a block's weights in wire order, shape (weights,)."""
+    """Return the start values of a block's weights, row by row, shape (weights,)."""
     count = math.prod(block.shape)
     match block.start:
         case Zeros():
@@ -285,7 +285,7 @@ def start_values(block: Block) -> NDArray[np.float64]:
 
 
 def _key(block: Block, seed: int) -> np.uint64:
-    """Return the key of a block: the first 8 bytes of SHA-256(seed, newline, name), the least significant first."""
+    """Return the key of a block: the first 8 bytes of SHA-256(seed, newline, name) as a little-endian number."""
     digest = hashlib.sha256(f"{seed}\n{block.name}".encode()).digest()
     return np.uint64(int.from_bytes(digest[:8], "little"))
 

@@ -1,1 +1,1 @@
-"""The encodings of updates: for each, how payloads are made and read, of many pings at a time, by both sides."""
+"""Encodings of updates: both sides' functions to write and read the payloads of many pings at a time."""

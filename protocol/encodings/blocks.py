@@ -22,28 +22,28 @@ if TYPE_CHECKING:
 Real = TypeVar("Real", bound=np.floating[Any])
 
 Sound: TypeAlias = Callable[[NDArray[np.float32]], NDArray[np.bool_]]
-"""Returns which of k payloads have valid heads, shape (k,), from the heads, shape (k, blocks, head)."""
+"""A function from k payloads' heads, shape (k, blocks, head), to whether they are valid, shape (k,)."""
 
 BLOCK = 1024
 
 _IN_CACHE = 2**16
-"""Numbers that are read or written at a time."""
+"""Numbers read or written at a time, so few that they stay in the processor's cache."""
 
 
 def padded_size(m: int) -> int:
-    """Return the number of numbers for m weights, with the last block filled up to a power of two."""
+    """Return the length of m weights once their last block is padded to a power of two."""
     full, rest = divmod(m, BLOCK)
     return full * BLOCK + (1 << (rest - 1).bit_length() if rest else 0)
 
 
 def padded(updates: NDArray[Real]) -> NDArray[Real]:
-    """Return updates of shape (k, m) with zeros behind them, shape (k, padded_size(m))."""
+    """Return updates of shape (k, m) padded with zeros, shape (k, padded_size(m))."""
     m = updates.shape[1]
     return np.pad(updates, ((0, 0), (0, padded_size(m) - m)))
 
 
 def tiles(k: int, m: int) -> Iterator[tuple[slice, slice, slice, int]]:
-    """Yield parts of k updates of m weights: which of the k, which blocks, where their weights are, and their size."""
+    """Yield tiles of k updates of m weights: slices of the updates, blocks and weights, and the block size."""
     full, rest = divmod(m, BLOCK)
     pings, at_a_time = max(_IN_CACHE // m, 1), _IN_CACHE // BLOCK
     for first in range(0, k, pings):
@@ -110,7 +110,7 @@ class Layout:
     def payloads(
         self, heads: NDArray[np.float32], fields: NDArray[np.uint8], seeds: NDArray[np.uint64] | None = None
     ) -> pa.BinaryArray:
-        """Return k payloads of heads, shape (k, blocks, head), fields, shape (k, numbers), and seeds, shape (k,)."""
+        """Return k payloads from heads, shape (k, blocks, head), fields, shape (k, numbers), and seeds, shape (k,)."""
         rows = np.empty((len(heads), self.size), np.uint8)
         if seeds is not None:
             rows[:, :SEED_BYTES] = seed_bytes(seeds)
@@ -130,7 +130,7 @@ class Layout:
         return Parts(seeds, heads, self._fields(rows), ok)
 
     def trouble(self, payload: bytes, sound: Sound, unsound: str) -> str | None:
-        """Return why a payload of the right length is unreadable, ``unsound`` for invalid heads, or None."""
+        """Return why a payload of the right length is unreadable (``unsound`` for invalid heads), else None."""
         row = np.frombuffer(payload, np.uint8)[None]
         if not sound(self._heads(row))[0]:
             return unsound
@@ -169,10 +169,10 @@ def packed(fields: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
 
 
 def field_table(values: NDArray[Real]) -> NDArray[Real]:
-    """Return the table for :func:`looked_up`, from the value of each field, shape (2^bits,).
+    """Return the table for :func:`looked_up`, given the value that each field stands for, shape (2^bits,).
 
-    It has a row for every byte, with the values of its fields. Fields of 3 bits fill no byte, but four of them fill
-    twelve bits. For fields of 5, 6 and 7 bits it has a row for every field.
+    The table has a row for each byte, with the values of the byte's fields. For fields of 3 bits it has a row for each
+    group of twelve bits, which is four fields; for fields of 5, 6 and 7 bits, a row for each field.
     """
     bits = len(values).bit_length() - 1
     of = {3: 12, 5: 5, 6: 6, 7: 7}.get(bits, 8)
@@ -195,7 +195,7 @@ def looked_up(rows: NDArray[np.uint8], table: NDArray[Real]) -> NDArray[Real]:
 
 
 def _unpacked(rows: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
-    """Return the fields of k rows of bytes, shape (k, n), n as many as are whole in them."""
+    """Return the fields of k rows of bytes, shape (k, n), where n is the number of whole fields in a row."""
     k, size = rows.shape
     n = 8 * size // bits
     each = np.unpackbits(rows, axis=1, count=n * bits, bitorder="little").reshape(k, n, bits)
@@ -203,7 +203,7 @@ def _unpacked(rows: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
 
 
 def looked_up_between(rows: NDArray[np.uint8], where: slice, table: NDArray[Real]) -> NDArray[Real]:
-    """Return the values of some fields of k rows, shape (k, fields); the first of them begins a block of 1,024."""
+    """Return the values of a range of fields in k rows, shape (k, fields); the range starts at a block of 1,024."""
     bits = (len(table).bit_length() - 1) // table.shape[1]
     there = rows[:, where.start * bits // 8 : packed_size(where.stop, bits)]
     return looked_up(there, table)[:, : where.stop - where.start]

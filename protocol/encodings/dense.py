@@ -1,4 +1,4 @@
-"""Updates as float32 numbers, little-endian, 4 bytes a weight: the encodings `dense` and `float32`, and what lands."""
+"""Updates as little-endian float32 numbers of 4 bytes: the encodings `dense` and `float32`, and landed updates."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class Dense(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag=DENSE):
-    """Encode an update as float32 numbers, 4 bytes a weight, as JSON a plain array. It is what no link means, too."""
+    """Encode an update as float32 numbers, 4 bytes a weight; in JSON, a plain array. Used also if no link is given."""
 
     traits: ClassVar[Traits] = frozenset({"encodes"})
 
     def ends(self, spec: ModelSpec) -> Ends:
-        """Return its ends (`fedping.protocol.link_ends`). The client sends its numbers unchanged."""
+        """Return the link's two ends (`fedping.protocol.link_ends`). The client sends its numbers unchanged."""
         return ClientEnd(), ServerEnd(decode=dense_updates, lengths=lambda m: (4 * m, 4 * m))
 
 
@@ -36,7 +36,7 @@ class Float32(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
     traits: ClassVar[Traits] = frozenset({"encodes", "follows a mask"})
 
     def ends(self, spec: ModelSpec) -> Ends:
-        """Return its ends (`fedping.protocol.link_ends`)."""
+        """Return the link's two ends (`fedping.protocol.link_ends`)."""
         return ClientEnd(encode=lambda updates, _: dense_payloads(updates)), ServerEnd(
             decode=lambda payloads, m: dense_updates(payloads, m, LARGEST),
             lengths=lambda m: (4 * m, 4 * m),
@@ -45,7 +45,7 @@ class Float32(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
 
 
 EXAMPLES = (Dense(), Float32())
-"""Settings that tests try."""
+"""Example settings for tests."""
 
 _LARGEST_FLOAT = float(np.finfo(np.float32).max)
 
@@ -59,12 +59,13 @@ def dense_payloads(updates: NDArray[np.floating]) -> pa.BinaryArray:
 def dense_updates(
     payloads: pa.BinaryArray, m: int, most: float = _LARGEST_FLOAT
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Return updates of shape (k, m) and a mask of shape (k,): which payloads were updates of m finite numbers.
+    """Return updates of shape (k, m), and which payloads were updates of m finite numbers, shape (k,).
 
-    ``most`` is the largest number allowed: any finite one, because what has landed as `dense` was checked before.
+    ``most`` is the largest absolute value allowed. The default allows all finite numbers, because `dense` updates were
+    checked before they landed.
 
-    The rows of the others hold zeros. A payload that cannot be read raises no error: the round counts it. If all
-    payloads have the right length, the result is a view, not a copy.
+    Unreadable payloads get rows of zeros instead of an error, and the round counts them. If all payloads have the right
+    length, the result is a view, not a copy.
     """
     rows, fits = rows_of(payloads, 4 * m)
     updates = rows.view("<f4")
@@ -75,7 +76,7 @@ def dense_updates(
 
 
 def float32_trouble(payload: bytes, most: float) -> str | None:
-    """Return the reason why a payload of the right length is no update of numbers within ``most``; None if it is."""
+    """Return why a payload of the right length isn't an update with numbers up to ``most``; None if it is."""
     if (np.abs(np.frombuffer(payload, "<f4")) <= most).all():
         return None
     return f"has a number that is not finite, or beyond {most:g}"

@@ -1,15 +1,16 @@
 """Updates rotated twice at random and rounded to the best levels for normal numbers: the encoding `eden`.
 
-After Vargaftik et al. 2022. A block x of D numbers, |x| its norm, is rounded to the nearest levels z of x √D / |x|,
-which is nearly normal once rotated; what is decoded is s z, rotated back, with s = |x|² / <z, x>. A payload has a seed,
-the s of every block as float32, and of each number which level it is, in 1 to 4 bits. The last block is filled up with
-zeros to a power of two.
+After Vargaftik et al. 2022. Let x be a rotated block of D numbers with the norm |x|, so that x √D / |x| is nearly
+normal. It is rounded to the nearest levels z and decoded as s z, rotated back, with s = |x|² / <z, x>. A payload has a
+seed, the s of every block as float32, and the level of each number in 1 to 4 bits. The last block is padded with zeros
+to a power of two.
 
 The error of a block of m weights in D numbers, as a share of its squared norm, is (m / D) E / (1 - E), where E is the
 error of the levels for normal numbers; E / (1 - E) is .5708, .1331, .0358 and .0096 for 1 to 4 bits. The mean of
 decoded payloads is the update, except for a bias that one rotation would leave large in updates of few weights: for two
-weights, 14 % of the squared norm; with two rotations .2 %. For one weight next to 39 tiny ones it is 1 % with two. For
-normal numbers it is, at 1 bit with two, .1 % of the squared norm of 8 weights and less than .002 % of 22 and more.
+weights, 14 % of the squared norm; with two rotations .2 %. With two rotations, the bias for one weight next to 39 tiny
+weights is 1 %. For normal numbers at 1 bit, it is .1 % of the squared norm for 8 weights and less than .002 % for 22
+and more.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ if TYPE_CHECKING:
 class Eden(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="eden"):
     """Rotate twice at random and round to the best levels for normal numbers (EDEN, Vargaftik et al. 2022).
 
-    The least error at 1 to 4 bits a weight where numbers are alike, at more work. Its mean has a bias, at 1 bit of less
-    than 0.5 % of the norm from 22 weights of similar size on, and more of fewer or where a few stand out.
+    This link has the least error at 1 to 4 bits a weight if the weights are of similar size, but takes more work. Its
+    mean is biased: at 1 bit by less than 0.5 % of the norm for 22 or more weights of similar size, and by more for
+    fewer weights or if a few stand out.
     """
 
     traits: ClassVar[Traits] = frozenset({"encodes", "inexact", "other draws"})
@@ -48,11 +50,11 @@ class Eden(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
 
     @property
     def encoding(self) -> str:
-        """The tag that travels."""
+        """The tag of the link's payloads."""
         return f"eden-{self.bits}"
 
     def ends(self, spec: ModelSpec) -> Ends:
-        """Return its ends (`fedping.protocol.link_ends`)."""
+        """Return the link's two ends (`fedping.protocol.link_ends`)."""
         bits = self.bits
 
         def layout_of(m: int) -> Layout:
@@ -81,7 +83,7 @@ class Eden(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
 
 
 EXAMPLES = (Eden(bits=1), Eden(bits=3))
-"""Settings that tests try."""
+"""Example settings for tests."""
 
 _POSITIVE = {
     1: (0.797884561,),
@@ -89,12 +91,12 @@ _POSITIVE = {
     3: (0.245094179, 0.756005281, 1.343909279, 2.151945705),
     4: (0.128395030, 0.388048299, 0.656759119, 0.942340456, 1.256231197, 1.618046386, 2.069017227, 2.732589571),
 }
-"""By bits the positive levels of least squared error for a normal number (Lloyd 1982, Max 1960)."""
+"""Positive levels of least squared error for a normal number, by the number of bits (Lloyd 1982, Max 1960)."""
 
 _UNIT = np.float32(2**-7)
-"""Unit of levels, which are below 2^9 units, so that no sum of 1,024 in two transforms exceeds 2^24 units.
+"""Unit of levels. All levels are below 2^9 units, so that no sum of 1,024 in two transforms exceeds 2^24 units.
 
-Rounding levels to it adds less than a thousandth to the error.
+Rounding levels to this unit adds less than a thousandth to the error.
 """
 
 _LEVELS = {
@@ -106,7 +108,7 @@ _ROTATIONS = (0, 1)
 
 
 def nearest_levels(numbers: NDArray[np.float32], bits: int) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-    """Return the factor s of each block, shape (k, blocks, 1), and which level each number is, shape (k, M).
+    """Return the factor s of each block, shape (k, blocks, 1), and the index of each number's level, shape (k, M).
 
     The numbers, shape (k, M), belong to rotated updates. A block of zeros has the factor 0.
     """
@@ -132,7 +134,7 @@ def rotated_back_levels(
 ) -> NDArray[np.float32]:
     """Return the updates for factors and packed levels, shape (k, m).
 
-    Both transforms and their signs are exact; only the product with a block's factor, at last, is rounded.
+    Both transforms and their signs are exact; only the final product with the block's factor is rounded.
     """
     keys = [block_keys(seeds, scales.shape[1], rotation) for rotation in reversed(_ROTATIONS)]
     numbers = np.empty((len(rows), m), np.float32)
@@ -152,5 +154,5 @@ _UNSOUND = "has a block whose factor is not finite, beyond 1e30, or below 0"
 
 
 def _sound(scales: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Return which of k payloads have factors that can be some, shape (k,); none that is not a number can."""
+    """Return which of k payloads have only valid factors, shape (k,); NaN is invalid."""
     return np.asarray(((scales >= 0) & (scales <= LARGEST)).all(axis=(1, 2)))

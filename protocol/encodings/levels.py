@@ -1,8 +1,8 @@
 """Updates rounded at random to levels between the least and the greatest number of a block (thesis 4.2.2).
 
-The encoding `levels`. A payload has for every block of 1,024 weights two float32 numbers, its least and its greatest;
-after all of them the level of each weight, in 1 to 8 bits. With ``rotate`` a seed comes first, and the numbers
-belong to the rotated update, with its last block filled up with zeros to a power of two (Suresh et al. 2017).
+The encoding `levels`. For every block of 1,024 weights, a payload has two float32 numbers, the block's least and
+greatest; then follows the level of each weight, in 1 to 8 bits. With ``rotate`` a seed comes first, and the numbers
+belong to the rotated update, whose last block is padded with zeros to a power of two (Suresh et al. 2017).
 
 The mean of decoded payloads is the update. Its variance is d² f (1 - f), where d is the distance of two levels, and f
 is the number's position between them, from 0 to 1.
@@ -42,16 +42,16 @@ class Levels(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_
 
     @property
     def traits(self) -> Traits:
-        """Traits (`fedping.protocol.rules`)."""
+        """Traits of the link (`fedping.protocol.rules`)."""
         return traits_where({"encodes": True, "inexact": True, "follows a mask": not self.rotate})
 
     @property
     def encoding(self) -> str:
-        """The tag that travels."""
+        """The tag of the link's payloads."""
         return f"levels-r-{self.bits}" if self.rotate else f"levels-{self.bits}"
 
     def ends(self, spec: ModelSpec) -> Ends:
-        """Return its ends (`fedping.protocol.link_ends`)."""
+        """Return the link's two ends (`fedping.protocol.link_ends`)."""
         bits, rotate = self.bits, self.rotate
 
         def layout_of(m: int) -> Layout:
@@ -83,7 +83,7 @@ class Levels(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_
 
 
 EXAMPLES = (Levels(bits=1), Levels(bits=2), Levels(bits=8), Levels(bits=4, rotate=True), Levels(bits=5))
-"""Settings that tests try."""
+"""Example settings for tests."""
 
 _LEVELS = {bits: field_table(np.arange(2.0**bits)) for bits in range(1, 9)}
 _WHOLE = {bits: table.astype(np.float32) for bits, table in _LEVELS.items()}
@@ -94,12 +94,13 @@ def levels_fields(
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
     """Return the heads of k updates, shape (k, blocks, 2), and the level of each weight, shape (k, m).
 
-    A weight's level is t + u rounded down, where t is what it is in distances from the least, and u below 1 at random.
+    A weight's level is t + u rounded down, where t is its distance from the least number, in steps between levels, and
+    u is random in [0, 1).
 
     Args:
         updates: shape (k, m).
         uniform: in [0, 1), shape (k, m).
-        bits: of a level.
+        bits: the number of bits of a level.
     """
     most = 2**bits - 1
     k, m = updates.shape
@@ -121,8 +122,8 @@ def levels_fields(
 def levels_numbers(heads: NDArray[np.float32], rows: NDArray[np.uint8], m: int, bits: int) -> NDArray[np.float32]:
     """Return the updates for heads and packed levels, shape (k, m): level q is lo + q d, and the greatest exactly hi.
 
-    In doubles, rounded to float32 once, so that the greatest is exact by itself unless it is tiny compared with the
-    least.
+    They are computed in doubles and rounded to float32 once. So the greatest is already exact, unless it is tiny
+    compared with the least.
     """
     k, most = len(rows), 2**bits - 1
     low, high = heads[:, :, 0].astype(np.float64), heads[:, :, 1].astype(np.float64)
@@ -147,8 +148,9 @@ def levels_rotated_back(
     """Return the updates, rotated back, for heads and packed levels of rotated updates, shape (k, m).
 
     The transform of a block of D numbers lo + q d is d times the transform of the levels q, plus lo D in its first
-    number. That of the levels is exact, being below 2^18. Its numbers are multiplied by d / √D in single precision, but
-    for the first of each block, which is found in doubles. A length m beyond the last 1,024 is a power of two.
+    number. The transform of the levels is exact, because its numbers are below 2^18. They are multiplied by d / √D in
+    single precision, except the first of each block, which is computed in doubles. The rest of m beyond its blocks of
+    1,024 must be a power of two.
     """
     keys = block_keys(seeds, heads.shape[1])
     low, high = heads[:, :, 0].astype(np.float64), heads[:, :, 1].astype(np.float64)

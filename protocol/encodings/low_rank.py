@@ -1,14 +1,14 @@
-"""Products of matrices with random ones of few columns: the encodings `low-rank-outputs` and `low-rank-inputs`.
+"""Products of matrices with random matrices of few columns: the encodings `low-rank-outputs` and `low-rank-inputs`.
 
 With `fixed = "neither"` both factors are sent (`fedping.protocol.encodings.two_factors`).
 
 For a matrix H of inputs by outputs, B = H A is sent, where A is outputs by rank, with entries of 1 or -1 over the root
-of the rank, drawn by a seed; the server makes B Aᵀ of it, whose expectation is H (thesis 4.3.2, where a layer's matrix
+of the rank, drawn from a seed. The server computes B Aᵀ, whose expectation is H (thesis 4.3.2, where a layer's matrix
 is the transpose of ours). With a factor on the inputs' side, B = Aᵀ H is sent, and the server computes A B. The squared
 error is (d - 1) / rank times the squared norm of H, where d is the length of the factor.
 
-A payload is u64 seed, u16 rank, then in the order of the wire f32 for every number: B row by row for each block of two
-dimensions for which B is smaller, the other blocks unchanged; little-endian.
+A payload is little-endian: u64 seed, u16 rank, then f32 for every number, block after block. A block of two dimensions
+is sent as B, row by row, if B is smaller; the other blocks are sent unchanged.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class LowRank(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="low-rank"):
-    """Send of each matrix its product with a random one of ``rank`` columns, which follows from a seed (thesis 4.3.2).
+    """Send each matrix as its product with a random matrix of ``rank`` columns, drawn from a seed (thesis 4.3.2).
 
     ``fixed`` is the side of the random factor: the side of a layer's ``outputs``, as in the thesis, or ``inputs``. With
     ``neither``, both factors of a product of rank ``rank`` are sent, and clients with ``structured`` train both.
@@ -59,21 +59,21 @@ class LowRank(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
 
     @property
     def traits(self) -> Traits:
-        """See `fedping.protocol.rules`."""
+        """Traits of the link (`fedping.protocol.rules`)."""
         always: Traits = frozenset({"encodes", "inexact", "within", "low rank", "other draws"})
         return always | traits_where({"both factors": self.fixed == "neither", "one factor": self.fixed != "neither"})
 
     @property
     def encoding(self) -> str:
-        """The tag that travels."""
+        """The tag of the link's payloads."""
         return f"low-rank-{self.fixed}"
 
     def ends(self, spec: ModelSpec) -> Ends:
-        """Return its ends (`fedping.protocol.link_ends`).
+        """Return the link's two ends (`fedping.protocol.link_ends`).
 
         Raises:
-            InvalidSettings: the link saves nothing for any of the model's matrices, or one needs a factor that is much
-                larger than the model.
+            InvalidSettings: the link saves nothing for any of the model's matrices, or a matrix needs a factor that is
+                much larger than the model.
         """
         if self.fixed == "neither":
             return two_factors(self.rank, spec)
@@ -105,7 +105,7 @@ class LowRank(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
 
 
 EXAMPLES = (LowRank(rank=2), LowRank(rank=2, fixed="inputs"), LowRank(rank=1, fixed="neither"))
-"""Settings that tests try."""
+"""Example settings for tests."""
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 
@@ -122,16 +122,16 @@ _EXACT_BITS = 52
 
 
 def factored(matrices: Floats, signs: NDArray[np.float32], *, outputs: bool) -> Floats:
-    """Return B of k matrices: H A, shape (k, inputs, rank), or Aᵀ H, shape (k, rank, outputs)."""
+    """Return the factors B of k matrices: H A, shape (k, inputs, rank), or Aᵀ H, shape (k, rank, outputs)."""
     factor = _factor(matrices, signs)
     return matrices @ factor if outputs else factor.swapaxes(1, 2) @ matrices
 
 
 def multiplied(factors: Floats, signs: NDArray[np.float32], *, outputs: bool) -> Floats:
-    """Return the matrices that B stands for, B Aᵀ or A B, shape (k, inputs, outputs).
+    """Return the matrices decoded from B: B Aᵀ or A B, shape (k, inputs, outputs).
 
-    B is rounded to whole numbers, in units of 2^-36 or less of its largest, which are so small that all sums of them
-    are exact in double precision: every machine gets the same bits, in any order of addition.
+    B is rounded to whole multiples of a unit, 2^-36 or less of its largest number, so that all sums are exact in double
+    precision: every machine gets the same bits, in any order of addition.
     """
     rank, exact = signs.shape[2], factors.astype(np.float64)
     _, exponents = np.frexp(np.abs(exact).max(axis=(1, 2), keepdims=True))
@@ -145,14 +145,14 @@ def multiplied(factors: Floats, signs: NDArray[np.float32], *, outputs: bool) ->
 
 
 def projected(matrices: Floats, signs: NDArray[np.float32], *, outputs: bool) -> Floats:
-    """Return H A Aᵀ, or A Aᵀ H, of k matrices: the directions in which B can move them, by products of matrices."""
+    """Return H A Aᵀ, or A Aᵀ H, of k matrices: the part of each that B can express."""
     factor = _factor(matrices, signs)
     across = factor.swapaxes(1, 2)
     return matrices @ factor @ across if outputs else factor @ (across @ matrices)
 
 
 def solved(matrices: Floats, signs: NDArray[np.float32], *, outputs: bool) -> Floats:
-    """Return B of k matrices that are B Aᵀ, or A B: by least squares, as A may have columns that are alike."""
+    """Return the factors B of k matrices B Aᵀ or A B, by least squares, because A may have equal columns."""
     exact = matrices.astype(np.float64)
     factor, products = _factor(exact, signs), factored(exact, signs, outputs=outputs)
     inverse = np.linalg.pinv(factor.swapaxes(1, 2) @ factor, hermitian=True)
@@ -167,10 +167,9 @@ def _factor(matrices: Floats, signs: NDArray[np.float32]) -> Floats:
 
 @dataclass(frozen=True)
 class _Part:
-    """Weights of an update that lie together: ``first`` to ``end``, a matrix of ``shape`` that is factored or others.
+    """Consecutive weights of an update, ``first`` to ``end``: a factored matrix of ``shape`` or weights sent unchanged.
 
-    ``size`` is the number of numbers that are sent, ``length`` the length of the random factor, ``block`` the block's
-    number.
+    ``size`` is the count of numbers sent, ``length`` the length of the random factor, ``block`` the block's number.
     """
 
     first: int
@@ -183,7 +182,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Layout:
-    """How the parts of a model's updates travel."""
+    """The layout of payloads: the parts of a model's updates, and functions to write and read them."""
 
     settings: LowRank
     spec: ModelSpec
@@ -210,11 +209,11 @@ class _Layout:
 
     @cached_property
     def size(self) -> int:
-        """Number of numbers that travel."""
+        """Count of numbers in a payload."""
         return sum(part.size for part in self.parts)
 
     def each(self, updates: Floats, seeds: NDArray[np.uint64], work: Callable[..., Floats]) -> Iterator[Floats]:
-        """Yield of each part what ``work`` makes of its matrices and the signs of their factors, or the part itself."""
+        """Yield part by part the results of ``work`` on matrices and their factors' signs; other parts unchanged."""
         for part in self.parts:
             values = updates[:, part.first : part.end]
             if part.shape:
@@ -223,7 +222,7 @@ class _Layout:
             yield values.reshape(len(updates), -1)
 
     def payloads(self, updates: Floats, seeds: NDArray[np.uint64], work: Callable[..., Floats]) -> pa.BinaryArray:
-        """Return k payloads of the numbers that ``work`` makes of each matrix."""
+        """Return k payloads of the results of ``work`` on each matrix."""
         rows = np.empty((len(updates), _HEAD + 4 * self.size), np.uint8)
         rows[:, :SEED_BYTES] = seed_bytes(seeds)
         rows[:, SEED_BYTES:_HEAD] = np.frombuffer(self.settings.rank.to_bytes(2, "little"), np.uint8)
@@ -263,7 +262,7 @@ class _Layout:
         return f"has a number that is not finite, or that is beyond {LARGEST:g} when its matrix is multiplied"
 
     def within(self, keys: Keys) -> Callable[[Floats], Floats]:
-        """Return a function from gradients to the part that the factors of some keys can express."""
+        """Return a function that projects gradients onto the part that the factors drawn from the keys can express."""
         seeds = payload_seeds(keys)
 
         return lambda gradients: np.concatenate(list(self.each(gradients, seeds, projected)), axis=1)

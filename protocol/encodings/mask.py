@@ -1,14 +1,14 @@
-"""Random masks (thesis 4.2.1): the encodings `mask`, `mask-…` where another encodes the rest, and `mask-independent`.
+"""Random masks (thesis 4.2.1): the encodings `mask`, `mask-X` with another encoding X, and `mask-independent`.
 
-The server multiplies what was kept by one over the chance of being kept, so that a mask changes no expectation. The
-variance of a weight h is h² (1/p - 1), where p is that chance. Layouts, little-endian:
+The server divides each kept weight by p, its probability of being kept, so that a mask changes no expectation. The
+variance of a weight h is h² (1/p - 1). Layouts, little-endian:
 
 - ``mask``: u64 seed, f32[k]: one weight of each of k blocks of neighbours;
-- ``mask-X``: u64 seed, u32 k, then the payload that X makes of k numbers;
+- ``mask-X``: u64 seed, u32 k, then the payload of k numbers in the encoding X;
 - ``mask-independent``: u64 seed, f64 share, f32[...]: a coin is tossed for every weight, as in the thesis.
 
-Values are sent without the factor. Clients that train within a mask divide their values by it first, because nothing is
-left out of their result (thesis 4.3.1).
+Values are sent without the factor 1/p. Clients that train within a mask multiply their values by p first, because a
+mask leaves out nothing of their result (thesis 4.3.1).
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 
 
 class Mask(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="mask"):
-    """Send a random share of the weights, which follow from a seed that is sent along (thesis 4.2.1).
+    """Send a random share of the weights; the seed that selects them is sent along (thesis 4.2.1).
 
-    ``keep`` is that share. ``draw`` is how weights are drawn: ``blocks`` takes one of each of k blocks of neighbours,
-    k = max(1, round(keep m)); ``independent`` tosses a coin for each, as in the thesis. A link that encodes may follow,
-    and encodes what was kept; without one they are float32 numbers.
+    ``keep`` is that share. ``draw`` is how weights are drawn: ``blocks`` takes one of each of k blocks of neighbours, k
+    = max(1, round(keep m)); ``independent`` tosses a coin for each, as in the thesis. An encoding link may follow, for
+    the kept numbers; without one, they are sent as float32.
     """
 
     keep: Annotated[float, Meta(gt=0, le=1)]
@@ -57,7 +57,7 @@ class Mask(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
 
     @property
     def traits(self) -> Traits:
-        """Traits (`fedping.protocol.rules`)."""
+        """Traits of the link (`fedping.protocol.rules`)."""
         coins = self.draw == "independent"
         return traits_where(
             {"encodes": True, "inexact": True, "leaves zeros": True, "within": True, "other draws": coins}
@@ -69,33 +69,33 @@ class Mask(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
         return "mask" if self.draw == "blocks" else "mask-independent"
 
     def ends(self, spec: ModelSpec) -> Ends:
-        """Return its ends (`fedping.protocol.link_ends`); the numbers that it keeps are float32."""
+        """Return the link's two ends (`fedping.protocol.link_ends`); the kept numbers are float32."""
         if self.draw == "independent":
             return _Coins(self.keep).ends()
         return _Blocks(self.keep, *Float32().ends(spec), says_k=False).ends(self.encoding)
 
     def ends_with(self, values: Ends, tag: str) -> Ends:
-        """Return its ends together with a link that encodes the numbers that it keeps.
+        """Return the two ends of this mask and a second link, which encodes the kept numbers.
 
         Args:
-            values: the ends of that link.
-            tag: the tag of that link.
+            values: the ends of the second link.
+            tag: the tag of the second link.
         """
         return _Blocks(self.keep, *values, says_k=True).ends(f"{self.encoding}-{tag}")
 
 
 EXAMPLES = (Mask(keep=0.25), Mask(keep=0.3, draw="independent"))
-"""Settings that tests try."""
+"""Example settings for tests."""
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 
 _HALF = np.uint64(32)
 _VALUES = 2
-"""Child of a payload's key for the draws of the link that encodes the kept numbers."""
+"""Number of a payload key's child from which the link that encodes the kept numbers draws."""
 
 
 def weights_kept(keep: float, m: int) -> int:
-    """Return the number of blocks of m weights; a mask keeps one weight of each. A half is rounded up."""
+    """Return the number of weights that a mask keeps of m: one for each block. A half is rounded up."""
     return max(1, int(np.floor(keep * m + 0.5)))
 
 
@@ -223,7 +223,7 @@ def coins(seeds: NDArray[np.uint64], keep: float, m: int) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class _Coins:
-    """A mask of a coin a weight, which `ends` of a link are made of for comparison with blocks."""
+    """A mask that tosses a coin for each weight, as in the thesis, for comparison with blocks."""
 
     keep: float
 
@@ -258,7 +258,7 @@ class _Coins:
         return updates, ok
 
     def _one(self, payload: NDArray[np.uint8], m: int) -> tuple[NDArray[np.bool_], NDArray[np.float32]] | None:
-        """Return which weights a payload has, shape (m,), and their numbers; None if it cannot be read."""
+        """Return which weights a payload contains, shape (m,), and their numbers; None if the payload is unreadable."""
         seeds, valid = seeds_of(payload[None])
         share, sent = payload[SEED_BYTES:_COIN_HEAD].view("<f8")[0], payload[_COIN_HEAD:].view("<f4")
         kept = coins(seeds, self.keep, m)[0]

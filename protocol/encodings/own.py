@@ -1,4 +1,4 @@
-"""The upload link of a user's package: its ends, which raise errors that name it and return only what they may."""
+"""Upload links from users' packages, with ends whose errors name the extension and whose results are checked."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class OwnLink(Own, frozen=True, tag_field="link", tag=OWN):
     kind = "upload_link"
 
     def ends(self, spec: ModelSpec) -> Ends:
-        """Return the ends from the extension's function, or those with the methods of its instance.
+        """Return the link's two ends: the result of the extension's function, or the methods of its instance.
 
         Raises:
-            InvalidSettings: the extension is not installed, or has other code than the settings name.
+            InvalidSettings: the extension is not installed, or its code differs from the settings' digest.
             ExtensionFailed: it raises an error, or doesn't return two ends.
         """
         extension = extension_of(self)
@@ -48,7 +48,7 @@ _OF_AN_EXTENSION: dict[type[ClientEnd] | type[ServerEnd], tuple[str, ...]] = {
 
 
 def _ends_of_methods(instance: object) -> Ends:
-    """Return the ends of a class, whose functions are methods of the same names."""
+    """Return the two ends whose functions are an instance's methods of the same names."""
     client, server = (
         {name: getattr(instance, name, None) for name in functions} for functions in _OF_AN_EXTENSION.values()
     )
@@ -172,7 +172,7 @@ def _arrays(where: str, result: Any, m: int) -> dict[str, NDArray[Any]]:
 
 
 def _kept(check: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a check that also takes the result of a link with state: that of ``check``, and the next state."""
+    """Return a check that also accepts the result of a link with state: a pair of the result and the next state."""
 
     def checked(where: str, result: Any, updates: NDArray[Any], keys: NDArray[Any], *state: Any) -> Any:
         if not state:
@@ -196,4 +196,4 @@ _CHECKS: dict[str, Callable[..., Any]] = {
     "undo": _numbers,
     "undo_sum": lambda where, result, spec, direction: _finite_numbers(where, result, direction),
 }
-"""Checks of results by an end's function: functions of (start of a sentence, result, arguments)."""
+"""Checks of what an end's functions return, by name; they take (start of a sentence, result, arguments)."""

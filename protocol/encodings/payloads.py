@@ -1,4 +1,4 @@
-"""Payloads as Arrow columns, as rows of bytes, and the seeds that travel in them.
+"""Payloads as Arrow columns and as rows of bytes, and the seeds in payloads.
 
 Arrow is imported where it is used: it starts a thread, and ingest makes the ends of links before it forks.
 """
@@ -44,7 +44,7 @@ def payload_lengths(payloads: pa.BinaryArray) -> NDArray[np.signedinteger]:
 
 
 def fixed_bytes(payloads: pa.BinaryArray, size: int) -> NDArray[np.uint8]:
-    """Return payloads, all of ``size`` bytes and none null, as a (k, size) view of their buffer."""
+    """Return payloads as a (k, size) view of their buffer; all must have ``size`` bytes, and none may be null."""
     k = len(payloads)
     if k == 0:
         return np.zeros((0, size), dtype=np.uint8)
@@ -79,9 +79,9 @@ def rows_of(payloads: pa.BinaryArray, size: int) -> tuple[NDArray[np.uint8], NDA
 
 
 def split_payloads(payloads: pa.BinaryArray, size: int) -> tuple[NDArray[np.uint8], NDArray[np.bool_], pa.BinaryArray]:
-    """Return the first ``size`` bytes of k payloads, shape (k, size), which have them, and the bytes behind them.
+    """Return the first ``size`` bytes of k payloads, shape (k, size), which payloads are long enough, and the rest.
 
-    Payloads of another length get rows of zeros.
+    Payloads that are too short get rows of zeros.
     """
     import pyarrow as pa
 
@@ -101,7 +101,7 @@ def split_payloads(payloads: pa.BinaryArray, size: int) -> tuple[NDArray[np.uint
 
 
 def joined_payloads(heads: NDArray[np.uint8], payloads: pa.BinaryArray) -> pa.BinaryArray:
-    """Return k payloads, none of them null, each behind its row of ``heads``, shape (k, size)."""
+    """Return k payloads, each preceded by its row of ``heads``, shape (k, size); no payload may be null."""
     import pyarrow as pa
 
     k, size = heads.shape
@@ -137,6 +137,6 @@ def seed_bytes(seeds: NDArray[np.uint64]) -> NDArray[np.uint8]:
 
 
 def seeds_of(rows: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """Return the seeds that rows of bytes begin with, and which of them may be one; both of shape (k,)."""
+    """Return the seeds at the start of rows of bytes, and which of them are valid; both of shape (k,)."""
     seeds = np.ascontiguousarray(rows[:, :SEED_BYTES]).view("<u8")[:, 0]
     return seeds, seeds >> _BITS == 0

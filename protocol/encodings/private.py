@@ -1,6 +1,6 @@
 """The encodings of private lines: `private`, a vector of int32 numbers, and `shared`, its shares for two servers.
 
-Shares are made in `fedping.protocol.sharing.shares`; here is only their length.
+Shares are computed in `fedping.protocol.sharing.shares`; only their length is defined here.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 class PrivateVector(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="private"):
     """Encode a private line's vector (`fedping.protocol.privacy`), m + 3 whole numbers, as int32.
 
-    It is the only link of such a line.
+    It must be the line's only link.
     """
 
     traits: ClassVar[Traits] = frozenset({"encodes", "private vector"})
 
     def ends(self, spec: ModelSpec) -> Ends:
-        """Return its ends (`fedping.protocol.link_ends`)."""
+        """Return the link's two ends (`fedping.protocol.link_ends`)."""
 
         def lengths(m: int) -> tuple[int, int]:
             size = 4 * (m + len(METRICS))
@@ -47,9 +47,9 @@ class PrivateVector(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 class SharedVector(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="shared"):
     """Encode a private line's vector as two shares (`fedping.protocol.sharing.shares`), one of them sealed.
 
-    It is the one link of a private line with ``shared``, whose settings these are. With ``proofs``, ``metric`` is the
-    largest number of a metric, which determines the number of bits. With ``digest``, the helper's share has the digest
-    of the weights that the client was served.
+    It is the only link of a private line with ``shared``, and holds those settings. With ``proofs``, ``metric`` is the
+    largest value of a metric, which determines the number of bits. With ``digest``, the helper's share contains the
+    digest of the weights that the client was served.
     """
 
     traits: ClassVar[Traits] = frozenset({"encodes", "private vector"})
@@ -60,11 +60,11 @@ class SharedVector(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     digest: bool = False
 
     def ends(self, spec: ModelSpec) -> Ends:
-        """Return its ends (`fedping.protocol.link_ends`).
+        """Return the link's two ends (`fedping.protocol.link_ends`).
 
-        The server reads no numbers. It decodes the bytes of the payloads, shape (k, size), only for the sums of shares
-        (`fedping.server_jobs.round.private_sums`). A client seals with values of its ping, which no function of an
-        update alone knows (`fedping.client_sim.privacy.vectors`).
+        The server can't read the numbers. It decodes payloads to bytes, shape (k, size), only to sum the shares
+        (`fedping.server_jobs.round.private_sums`). Clients seal elsewhere (`fedping.client_sim.privacy.vectors`),
+        because sealing needs values of the whole ping.
         """
 
         def lengths(m: int) -> tuple[int, int]:
@@ -84,7 +84,7 @@ def vector_payloads(vectors: NDArray[np.integer | np.floating]) -> pa.BinaryArra
 
 
 def vector_updates(payloads: pa.BinaryArray, d: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Return vectors of shape (k, d), and which payloads have the length of one, shape (k,); exact up to 2^24."""
+    """Return vectors of shape (k, d), exact up to 2^24, and which payloads have the right length, shape (k,)."""
     rows, fits = rows_of(payloads, 4 * d)
     return rows.view("<i4").astype(np.float32), fits
 

@@ -1,4 +1,4 @@
-"""Random rotations of updates, block by block: the link `rotation`, and what `levels` and `eden` rotate with.
+"""Random rotations of updates, block by block: for the link `rotation`, and within `levels` and `eden`.
 
 A block of D weights, D a power of two, becomes (1/√D) H S h: S flips signs at random, H is the Walsh-Hadamard matrix in
 its natural order (Suresh et al. 2017). Butterflies only add and subtract, so that every machine gets the same bits.
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class Rotation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="rotation"):
     """Rotate an update at random, by the same rotation for every client, so that no weight is much larger than others.
 
-    The server rotates back once, the mean of all updates, where it takes one; else each of them. ``seed`` is what the
-    rotation follows from.
+    If the server takes a mean of the updates, it rotates back only the mean; otherwise each update. The rotation
+    follows from ``seed``.
     """
 
     traits: ClassVar[Traits] = frozenset({"inexact"})
@@ -39,7 +39,7 @@ class Rotation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, ta
     seed: Annotated[int, Meta(ge=0, lt=2**53)] = 0
 
     def ends(self, spec: ModelSpec) -> Ends:
-        """Return its ends; it is linear, so it can be undone once, of a sum of updates."""
+        """Return the link's two ends. The rotation is linear, so it can be undone once, on a sum of updates."""
         seeds = np.array([self.seed], np.uint64)
         return ClientEnd(transform=lambda updates, _: rotated(updates, seeds)), ServerEnd(
             undo=lambda updates: rotated_back(updates, seeds),
@@ -48,33 +48,33 @@ class Rotation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, ta
 
 
 EXAMPLES = (Rotation(seed=5),)
-"""Settings that tests try."""
+"""Example settings for tests."""
 
 Real = TypeVar("Real", bound=np.floating[Any])
 
 _IN_CACHE = 63 * BLOCK
-"""Numbers that are rotated at a time."""
+"""Numbers rotated at a time, so few that they stay in the processor's cache."""
 
 _EIGHT_SIGNS = np.float32(1) - 2 * np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
 """The eight signs of each byte, the lowest bit's first; a bit of 1 is -1."""
 
 _SIDE = 32
-"""Numbers of a row, as which a block is multiplied: with 1,024 numbers, as many as there are rows."""
+"""Numbers in a row when a block is multiplied as a matrix; a block of 1,024 numbers is square."""
 
 _ROWS = 256
-"""Rows multiplied at a time: so few that libraries start no threads for them."""
+"""Rows multiplied at a time, few enough that libraries start no threads for them."""
 
 
 def hadamard(blocks: NDArray[Real]) -> NDArray[Real]:
-    """Return the Walsh-Hadamard transforms of blocks along the last axis, of a power of two numbers; not scaled."""
+    """Return the unscaled Walsh-Hadamard transforms of blocks along the last axis, whose length is a power of two."""
     return np.ascontiguousarray(_hadamard(blocks)).reshape(blocks.shape)
 
 
 def _hadamard(blocks: NDArray[Real]) -> NDArray[Real]:
     """Return transforms as a view of shape (…, A, B) for blocks of A B numbers, contiguous along another axis.
 
-    As a matrix of A rows and B columns a block is transformed down the columns, then along the rows. Each time the axis
-    comes first, so that one addition is of long runs over all blocks.
+    A block, as a matrix of A rows and B columns, is transformed down the columns, then along the rows. The transformed
+    axis comes first each time, so that one addition covers long runs over all blocks.
     """
     *others, size = blocks.shape
     a = 1 << (size.bit_length() // 2)
@@ -85,7 +85,7 @@ def _hadamard(blocks: NDArray[Real]) -> NDArray[Real]:
 
 
 def _butterflies(numbers: NDArray[Real]) -> NDArray[Real]:
-    """Return the transforms along the first axis of a contiguous array, whose numbers are lost."""
+    """Return the transforms along the first axis of a contiguous array, which is overwritten."""
     shape, other = numbers.shape, np.empty_like(numbers)
     half = shape[0] // 2
     while half:
@@ -97,14 +97,14 @@ def _butterflies(numbers: NDArray[Real]) -> NDArray[Real]:
 
 
 def exact_hadamard(blocks: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the transforms of whole numbers along the last axis, of a power of two up to 1,024; not scaled.
+    """Return the unscaled transforms of whole numbers along the last axis, whose length is a power of two up to 1,024.
 
-    In single precision, whole numbers below 2^24 are added exactly in any order, and so are multiples of one power of
-    two. The caller ensures that no sum is larger: of D numbers up to c none is beyond c D, and none beyond c D √D once
-    they are transformed again, since a sum is at most √D times the root of the sum of squares.
+    In single precision, whole numbers below 2^24 are added exactly in any order, and so are multiples of a power of
+    two. The caller ensures that no sum is larger. Sums of D numbers up to c are at most c D, and at most c D √D after a
+    second transform, since a sum is at most √D times the root of the sum of squares.
 
     Args:
-        blocks: without a negative zero, which would leave it to the library which sign a sum of zeros has.
+        blocks: without negative zeros, because the sign of a sum of zeros would depend on the library.
     """
     size = blocks.shape[-1]
     across = min(size, _SIDE)
@@ -125,7 +125,7 @@ def _matrix(size: int) -> NDArray[np.float32]:
 
 
 def block_keys(seeds: Keys, blocks: int, number: int = 0) -> Keys:
-    """Return the keys for the signs of the blocks of k updates in a rotation, shape (k, blocks)."""
+    """Return the keys that determine the signs of each block of k updates, shape (k, blocks)."""
     return child_keys(child_keys(seeds, number)[:, None], np.arange(blocks))
 
 
@@ -141,7 +141,7 @@ def random_sign_matrices(seeds: Keys, block: int, length: int, rank: int) -> NDA
 
 
 def blocks_of(size: int) -> Iterator[tuple[slice, int]]:
-    """Yield the places of blocks of one size, and the size: 1,024, then each power of two in the rest."""
+    """Yield the positions of all blocks of one size, with this size: 1,024, then each power of two in the rest."""
     start, block = 0, BLOCK
     while start < size:
         if block <= size - start:
@@ -155,15 +155,15 @@ def rotated(updates: NDArray[Real], seeds: Keys, number: int = 0) -> NDArray[Rea
     """Return updates of shape (k, M) rotated, each by its seed, shape (k,) or (1,).
 
     Args:
-        updates: of any length; a rest that is no power of two is several blocks.
-        seeds: what the rotations follow from.
-        number: which rotation, where an update has several.
+        updates: of any length M; a rest that isn't a power of two becomes several blocks.
+        seeds: determine the rotations.
+        number: index of the rotation, for updates that are rotated several times.
     """
     return _through(updates, seeds, number, back=False)
 
 
 def rotated_back(updates: NDArray[Real], seeds: Keys, number: int = 0) -> NDArray[Real]:
-    """Return updates of shape (k, M) as before they were :func:`rotated` by these seeds."""
+    """Return updates of shape (k, M) rotated back: the inverse of :func:`rotated` with the same seeds."""
     return _through(updates, seeds, number, back=True)
 
 
@@ -184,7 +184,7 @@ def _through(updates: NDArray[Real], seeds: Keys, number: int, back: bool) -> ND
 
 
 def _turn(blocks: NDArray[Real], keys: Keys, into: NDArray[Real], back: bool) -> None:
-    """Write blocks of shape (p, c, D) into an array of their shape, rotated there or back by keys of shape (p, c)."""
+    """Rotate blocks of shape (p, c, D) by keys of shape (p, c), or back, and write them into an array of this shape."""
     size = blocks.shape[2]
     signs = random_signs(keys, size).astype(blocks.dtype, copy=False)
     signs *= blocks.dtype.type(math.sqrt(1 / size))  # a power is rounded otherwise by some machines

@@ -2,8 +2,8 @@
 
 For each block of a model, and for its single weights together, a client sends the signs and one number, the mean
 absolute value of the nonzero weights: this multiple of the signs is closest to the update. The link is biased; with
-`error-feedback` before it, it is EF-signSGD. Layout, little-endian: f32 of the single weights, if there are any, and of
-each block, in their order; then the signs as `signs` has them.
+`error-feedback` before it, it is EF-signSGD. Layout, little-endian: the f32 mean sizes of the single weights, if any,
+and of each block in order; then the signs, as in `signs`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ScaledSigns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
     traits: ClassVar[Traits] = frozenset({"encodes", "inexact", "other draws"})
 
     def ends(self, spec: ModelSpec) -> Ends:
-        """Return its ends (`fedping.protocol.link_ends`)."""
+        """Return the link's two ends (`fedping.protocol.link_ends`)."""
         ends = _Scaled(spec)
         return ClientEnd(encode=lambda updates, _: ends.encode(updates)), ServerEnd(
             decode=ends.decode, lengths=ends.lengths, trouble=ends.trouble
@@ -48,7 +48,7 @@ class ScaledSigns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
 
 
 EXAMPLES = (ScaledSigns(),)
-"""Settings that tests try."""
+"""Example settings for tests."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class _Scaled:
 
     @cached_property
     def _starts(self) -> NDArray[np.intp]:
-        """Offsets of the parts that each have their own size."""
+        """Offsets of the parts of an update that each have their own mean size."""
         lengths = [prod(block.shape) for block in self.spec.blocks]
         single = len(self.spec.weights)
         ends = np.cumsum([single, *lengths])

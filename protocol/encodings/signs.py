@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class Sign(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="sign"):
-    """Encode the signs of an update alone, in bits. For older studies: `signs` takes fewer, and means the same.
+    """Encode only the signs of an update, in bits. For older studies; `signs` takes fewer bits and means the same.
 
-    ``zero`` is how a zero travels: ``up`` as a positive number, so that a weight is one bit; ``abstain`` as a zero,
-    with two bits a weight.
+    ``zero`` is how a zero is sent: ``up`` as a positive number, with one bit a weight; ``abstain`` as a zero, with two
+    bits a weight.
     """
 
     traits: ClassVar[Traits] = frozenset({"encodes", "sends bits", "equal lengths", "inexact"})
@@ -33,7 +33,7 @@ class Sign(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
     zero: Literal["abstain", "up"] = "abstain"
 
     def ends(self, spec: ModelSpec) -> Ends:
-        """Return its ends (`fedping.protocol.link_ends`)."""
+        """Return the link's two ends (`fedping.protocol.link_ends`)."""
         abstain = self.zero == "abstain"
 
         def lengths(m: int) -> tuple[int, int]:
@@ -48,9 +48,10 @@ class Sign(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
 
 
 class Signs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="signs"):
-    """Encode the signs of an update alone (thesis 4.4).
+    """Encode only the signs of an update (thesis 4.4).
 
-    ``zero`` is how a zero travels: ``abstain`` as a zero, five weights a byte; ``up`` as a positive number, eight.
+    ``zero`` is how a zero is sent: ``abstain`` as a zero, with five weights a byte; ``up`` as a positive number, with
+    eight.
     """
 
     traits: ClassVar[Traits] = frozenset({"encodes", "sends bits", "inexact"})
@@ -59,11 +60,11 @@ class Signs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_f
 
     @property
     def encoding(self) -> str:
-        """The tag that travels."""
+        """The tag of the link's payloads."""
         return "signs" if self.zero == "abstain" else "signs-up"
 
     def ends(self, spec: ModelSpec) -> Ends:
-        """Return its ends (`fedping.protocol.link_ends`)."""
+        """Return the link's two ends (`fedping.protocol.link_ends`)."""
         if self.zero == "up":
             return ClientEnd(encode=lambda updates, _: sign_payloads(updates, abstain=False)), ServerEnd(
                 decode=lambda payloads, m: sign_updates(payloads, m, abstain=False),
@@ -78,10 +79,10 @@ class Signs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_f
 
 
 EXAMPLES = (Sign(zero="up"), Sign(zero="abstain"), Signs(zero="up"), Signs(zero="abstain"))
-"""Settings that tests try."""
+"""Example settings for tests."""
 
 A_BYTE = 5
-"""Weights a byte: 3^5 = 243 of its 256 values."""
+"""Weights per byte: 3^5 = 243 of its 256 values are used."""
 
 _PLACES = np.array([1, 3, 9, 27, 81], np.uint8)
 _LARGEST = 242
@@ -97,8 +98,8 @@ def signs_bytes(m: int) -> int:
 def signs_payloads(updates: NDArray[np.floating]) -> pa.BinaryArray:
     """Return the signs of updates of shape (k, m) as k payloads.
 
-    A sign plus 1 is a digit of base 3; the first of five is the lowest of a byte. Digits beyond the last weight are 1,
-    as of a zero.
+    A sign plus 1 is a digit of base 3; the first of five is the lowest digit of a byte. Digits beyond the last weight
+    are 1, as for a zero.
     """
     k, m = updates.shape
     size = signs_bytes(m)
@@ -109,7 +110,7 @@ def signs_payloads(updates: NDArray[np.floating]) -> pa.BinaryArray:
 
 
 def signs_updates(payloads: pa.BinaryArray, m: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Return -1, 0 or 1 a weight, shape (k, m), and which payloads were signs of m weights, shape (k,)."""
+    """Return the sign of each weight (-1, 0 or 1), shape (k, m), and which payloads could be read, shape (k,)."""
     rows, ok = rows_of(payloads, signs_bytes(m))
     signs = np.take(_SIGNS, rows, axis=0).reshape(len(rows), rows.shape[1] * A_BYTE)
     ok &= (rows <= _LARGEST).all(axis=1) & ~signs[:, m:].any(axis=1)
@@ -141,7 +142,7 @@ def sign_payloads(updates: NDArray[np.floating], *, abstain: bool) -> pa.BinaryA
 
 
 def sign_updates(payloads: pa.BinaryArray, m: int, *, abstain: bool) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Return -1, 0 or 1 a weight, shape (k, m), and which payloads were signs of m weights, shape (k,)."""
+    """Return the sign of each weight (-1, 0 or 1), shape (k, m), and which payloads could be read, shape (k,)."""
     rows, fits = rows_of(payloads, sign_bytes(m, abstain=abstain))
     bits = np.unpackbits(rows, axis=1, bitorder="little")
     used = 2 * m if abstain else m

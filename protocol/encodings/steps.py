@@ -1,8 +1,8 @@
-"""Multiples of a step: the encoding `steps`, in which zero stays zero and most bytes are equal, so that they compress.
+"""Multiples of a step: the encoding `steps`. Zeros stay zeros, and most bytes are equal, so that they compress well.
 
 Each number is rounded at random to one of the two nearest multiples of the step, so that its expectation stays; its
 variance is step² f (1 - f), where f is its position between them. A payload is f32 step, little-endian, followed by
-i8[m], the multiples, or by a zlib stream of them where that is shorter than m bytes; the length shows which. Browsers
+i8[m], the multiples, or by a zlib stream of them if it is shorter than m bytes; the length shows which it is. Browsers
 send the multiples uncompressed.
 """
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 
 class Steps(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="steps"):
-    """Round each number at random to a multiple of a step, so that zeros stay zeros, and compress that.
+    """Round each number at random to a multiple of a step, so that zeros stay zeros, and compress the multiples.
 
-    The step is ``size`` times the root of the update's mean square, or ``step`` for all clients; one of them is given.
-    It is never less than the largest number over 127.
+    The step is ``size`` times the root of the update's mean square, or ``step`` for all clients; give one of the two. A
+    step is never less than the update's largest number over 127.
 
     Raises:
-        InvalidSettings: both or none are given.
+        InvalidSettings: both ``size`` and ``step`` are given, or neither.
     """
 
     traits: ClassVar[Traits] = frozenset({"encodes", "inexact", "follows a mask"})
@@ -57,7 +57,7 @@ class Steps(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_f
             )
 
     def ends(self, spec: ModelSpec) -> Ends:
-        """Return its ends (`fedping.protocol.link_ends`)."""
+        """Return the link's two ends (`fedping.protocol.link_ends`)."""
 
         def encode(updates: Floats, keys: Keys) -> pa.BinaryArray:
             steps, m = step_of(updates, self), updates.shape[1]
@@ -71,7 +71,7 @@ class Steps(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_f
 
 
 EXAMPLES = (Steps(size=2.0), Steps(step=0.125))
-"""Settings that tests try."""
+"""Example settings for tests."""
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 
@@ -81,13 +81,13 @@ MOST = 127
 _HEAD = 4
 _LEVEL = 6
 _SHORTEST_STREAM = 9
-"""The bytes of a zlib stream of anything: a head of 2, a block of 3 at least, a checksum of 4."""
+"""Minimum bytes of a nonempty zlib stream: a head of 2, a block of 3 or more, a checksum of 4."""
 
 
 def step_of(updates: Floats, settings: Steps) -> NDArray[np.float32]:
-    """Return the step of each of k updates, shape (k,); 0 for updates of zeros if it follows from their squares.
+    """Return the step of each of k updates, shape (k,); with ``size``, 0 for updates of zeros.
 
-    It is rounded up, so every number has at most 127 steps.
+    Steps are rounded up, so that every number is at most 127 steps.
     """
     least = np.abs(updates).max(axis=1, initial=0.0).astype(np.float64) / MOST  # in float32 it might be rounded down
     if settings.step is not None:
@@ -102,7 +102,7 @@ def step_of(updates: Floats, settings: Steps) -> NDArray[np.float32]:
 
 
 def multiples(updates: Floats, steps: NDArray[np.float32], rounding: Floats) -> NDArray[np.int8]:
-    """Return numbers as multiples of the steps of their rows, rounded up where ``rounding`` in [0, 1) says so."""
+    """Return numbers as multiples of their row's step, rounded at random by ``rounding``, uniform in [0, 1)."""
     exact = updates / np.where(steps > 0, steps, 1).astype(np.float64)[:, None]
     exact += rounding
     return np.clip(np.floor(exact, out=exact), -MOST, MOST).astype(np.int8)
@@ -127,7 +127,7 @@ def steps_updates(payloads: pa.BinaryArray, m: int) -> Decoded:
 
 
 def _multiples_in(bodies: pa.BinaryArray, m: int) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
-    """Return the multiples of m weights from the bytes behind the steps, shape (k, m), and which rows are readable."""
+    """Return the multiples for m weights in the bytes after the step, shape (k, m), and which rows are readable."""
     rows, readable = rows_of(bodies, m)
     lengths = payload_lengths(bodies)
     for row in np.flatnonzero((lengths < m) & (lengths >= _SHORTEST_STREAM)).tolist():

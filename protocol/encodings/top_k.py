@@ -1,4 +1,4 @@
-"""The largest weights of an update alone: the encoding `top-k` (Aji and Heafield 2017; Lin et al. 2018).
+"""Only the largest weights of an update: the encoding `top-k` (Aji and Heafield 2017; Lin et al. 2018).
 
 The server takes the weights that are left out as zero, so the link is biased: with `error-feedback` before it, a client
 adds what it has left out to its next update. Layout, little-endian: the places of the k weights, then f32[k], their
@@ -31,7 +31,7 @@ Floats: TypeAlias = NDArray[np.floating[Any]]
 class TopK(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="link", tag="top-k"):
     """Send the weights of an update that are largest in absolute value, and leave out the others.
 
-    ``keep`` is their share: k = max(1, round(keep m)). Of equals the first ones are sent.
+    ``keep`` is the share of weights sent: k = max(1, round(keep m)). Among equal weights, the first are sent.
     """
 
     traits: ClassVar[Traits] = frozenset({"encodes", "inexact", "leaves zeros", "other draws"})
@@ -39,7 +39,7 @@ class TopK(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
     keep: Annotated[float, Meta(gt=0, le=1)]
 
     def ends(self, spec: ModelSpec) -> Ends:
-        """Return its ends (`fedping.protocol.link_ends`)."""
+        """Return the link's two ends (`fedping.protocol.link_ends`)."""
         ends = _Largest(self.keep)
         return ClientEnd(encode=lambda updates, _: ends.encode(updates)), ServerEnd(
             decode=ends.decode, lengths=ends.lengths, trouble=ends.trouble, sparse=ends.sparse
@@ -47,11 +47,11 @@ class TopK(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
 
 
 EXAMPLES = (TopK(keep=0.01), TopK(keep=0.3))
-"""Settings that tests try."""
+"""Example settings for tests."""
 
 
 def largest(updates: Floats, k: int) -> NDArray[np.bool_]:
-    """Return which k weights of each update are largest in absolute value, the first ones of equals, shape (n, m)."""
+    """Return which k weights of each update are largest in absolute value, shape (n, m); among equals, the first."""
     sizes, m = np.abs(updates), updates.shape[1]
     least = np.partition(sizes, m - k, axis=1)[:, m - k, None]
     above, equal = sizes > least, sizes == least
@@ -99,7 +99,7 @@ class _Largest:
         return Sparse(at, values, ok)
 
     def _places(self, heads: NDArray[np.uint8], m: int) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-        """Return the places that heads of payloads name, shape (n, k), and which heads name k ascending ones."""
+        """Return the places in the heads of payloads, shape (n, k), and which heads have k ascending places."""
         k = self._k(m)
         if not self._as_bits(m):
             at = np.ascontiguousarray(heads).view("<u4").astype(np.intp)

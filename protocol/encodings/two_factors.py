@@ -1,15 +1,15 @@
 """Both factors of matrices of low rank: the encoding `low-rank-neither` (thesis 4.3.2, its main form).
 
-Of a matrix H of inputs by outputs, A of inputs by rank and B of rank by outputs are sent, and the server makes A B of
-them. So it takes the mean of clients' products, and their ranks add up. Clients that train within it train A and B:
-the model computes with W + A B, where W are the fetched weights. B starts at entries of 1 or -1 over the root of the
-rank, which are drawn by the client's key, and A at 0, so that training starts at W, and the first step is that of the
-encoding `low-rank-outputs`. (The thesis draws both at random, and clients would start at W with noise; Hu et al. 2021
-also start with a product of 0.) Otherwise H is computed first, and A B is the
-product that is closest to it, by its singular values; that is biased.
+For a matrix H of inputs by outputs, the client sends A of inputs by rank and B of rank by outputs, and the server
+computes A B. The server thus averages the clients' products, and their ranks add up. Clients that train within this
+form train A and B: the model computes with W + A B, where W are the fetched weights. B starts at entries of 1 or -1
+over the root of the rank, which are drawn by the client's key, and A at 0, so that training starts at W, and the first
+step is that of the encoding `low-rank-outputs`. (The thesis draws both at random, and clients would start at W with
+noise; Hu et al. 2021 also start with a product of 0.) Other clients compute H first and send the closest product A B,
+from the singular values of H; this is biased.
 
-A payload is u16 rank, then in the order of the wire f32 for every number: A and then B, row by row, for each block of
-two dimensions for which they are smaller, the other blocks unchanged; little-endian.
+A payload is little-endian: u16 rank, then f32 for every number, block after block. A block of two dimensions is sent as
+A and then B, row by row, if they are smaller; the other blocks are sent unchanged.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _EXACT_BITS = 52
 
 
 def two_factors(rank: int, spec: ModelSpec) -> Ends:
-    """Return the ends of a link that sends both factors of a rank.
+    """Return the two ends of a link that sends both factors, with this rank.
 
     Raises:
-        InvalidSettings: the model has no matrix for which it saves anything.
+        InvalidSettings: the link saves nothing for any of the model's matrices.
     """
     layout = _Layout(rank, spec)
     if not any(part.shape for part in layout.parts):
@@ -65,8 +65,8 @@ def two_factors(rank: int, spec: ModelSpec) -> Ends:
 def closest_factors(matrices: Floats, rank: int) -> tuple[Floats, Floats]:
     """Return A, (k, inputs, rank), and B, (k, rank, outputs), whose products are closest to k matrices.
 
-    Each has the root of the singular values, so that neither is much larger than the other. The factors of a matrix
-    with a number that is not finite are NaN.
+    Each factor gets the root of the singular values, so that neither is much larger than the other. If a matrix has a
+    number that isn't finite, its factors are NaN.
     """
     finite = np.asarray(np.isfinite(matrices).reshape(len(matrices), -1).all(axis=1))
     exact = np.where(finite[:, None, None], matrices, 0).astype(np.float64)
@@ -78,8 +78,9 @@ def closest_factors(matrices: Floats, rank: int) -> tuple[Floats, Floats]:
 def exact_products(a: Floats, b: Floats) -> Floats:
     """Return the products of k pairs of factors, shape (k, inputs, outputs), in the precision of ``a``.
 
-    Both are rounded to whole numbers, in units of about 2^-24 of their largest with a rank of 16, so that all sums of
-    their products are exact in double precision: every machine gets the same bits, in any order of addition.
+    Both factors are rounded to whole multiples of a unit, about 2^-24 of the factor's largest number with a rank of 16,
+    so that all sums of products are exact in double precision: every machine gets the same bits, in any order of
+    addition.
     """
     bits = (_EXACT_BITS - (a.shape[2] - 1).bit_length()) // 2
     (one, ones), (other, others) = (_whole(each, bits) for each in (a, b))
@@ -89,16 +90,16 @@ def exact_products(a: Floats, b: Floats) -> Floats:
 
 
 def _whole(factors: Floats, bits: int) -> tuple[NDArray[np.float64], NDArray[Any]]:
-    """Return factors as whole numbers of at most 2^bits, and the powers of two that they are multiples of."""
+    """Return factors as whole numbers of at most 2^bits, and the powers of two that scale them back."""
     _, exponents = np.frexp(np.abs(factors).max(axis=(1, 2), keepdims=True).astype(np.float64))
     return np.rint(np.ldexp(factors.astype(np.float64), bits - exponents)), exponents - bits
 
 
 @dataclass(frozen=True)
 class _Part:
-    """Weights of an update that lie together: ``first`` to ``end``, a matrix of ``shape`` that is factored or others.
+    """Consecutive weights of an update, ``first`` to ``end``: a factored matrix of ``shape`` or weights sent unchanged.
 
-    Its numbers among those that are sent are ``at`` to ``stop``.
+    The part takes the places ``at`` to ``stop`` among the numbers of a payload.
     """
 
     first: int
@@ -111,7 +112,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Layout:
-    """How the parts of a model's updates travel."""
+    """The layout of payloads: the parts of a model's updates, and functions to write and read them."""
 
     rank: int
     spec: ModelSpec
@@ -134,7 +135,7 @@ class _Layout:
 
     @property
     def size(self) -> int:
-        """The number of numbers that travel."""
+        """Count of numbers in a payload."""
         return self.parts[-1].stop
 
     def factors(self, part: _Part, numbers: Floats) -> tuple[Floats, Floats]:

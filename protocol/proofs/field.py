@@ -4,7 +4,7 @@ Every function takes and returns elements below p. Modulo p, 2^64 is 2^32 - 1 an
 is reduced without a division. Nothing branches on a value.
 
 A polynomial is given by its values along the first axis, at 1, ω, ω², …, where the number of values is a power of two
-and ω is the :func:`root` of that order. The draft calls this the Lagrange basis, and sends polynomials in it.
+and ω is the :func:`root` of that order. The draft calls this the Lagrange basis, and sends polynomials in this form.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Elements: TypeAlias = NDArray[np.uint64]
 P = 2**64 - 2**32 + 1
 
 GENERATOR = pow(7, 2**32 - 1, P)
-"""Generates the roots of unity of order 2^32: the draft's choice."""
+"""Generator of the roots of unity of order 2^32, as the draft chooses it."""
 
 LOW = np.uint64(2**32 - 1)
 _P = np.uint64(P)
@@ -47,7 +47,7 @@ def mul(a: Elements, b: Elements) -> Elements:
 
 
 def _in_blocks(compute: Callable[[Elements, Elements, Elements], None], a: Elements, b: Elements) -> Elements:
-    """Return the output (last argument) of a function that is called with one block of a and b after another."""
+    """Return the output (last argument) of a function called block by block with parts of a and b."""
     out = np.empty(np.broadcast_shapes(a.shape, b.shape), np.uint64)
 
     def fill(a: Elements, b: Elements, out: Elements) -> None:
@@ -135,14 +135,14 @@ def total(elements: Elements, axis: int) -> Elements:
 
 
 def root(count: int) -> int:
-    """Return the root of unity of an order that is a power of two up to 2^32."""
+    """Return the root of unity of order ``count``, a power of two up to 2^32."""
     return pow(GENERATOR, 2**32 // count, P)
 
 
 def other_values(values: Elements) -> Elements:
-    """Return the values of polynomials at the odd powers of the root of order 2n, from the n values at its even powers.
+    """Return polynomials' values at the odd powers of the root of order 2n, given the n values at its even powers.
 
-    The degree is below n.
+    The polynomials' degree is below n.
     """
     count = len(values)
     coefficients = _transformed(values, pow(root(count), -1, P))
@@ -151,7 +151,7 @@ def other_values(values: Elements) -> Elements:
 
 
 def evaluation(t: Elements, count: int) -> Elements:
-    """Return the weights, along a new first axis, with which the values of a polynomial add up to its value at t.
+    """Return weights, along a new first axis; the sum of a polynomial's values with these weights is its value at t.
 
     Args:
         t: where to evaluate, any shape.
@@ -162,7 +162,7 @@ def evaluation(t: Elements, count: int) -> Elements:
 
 
 def evaluation_without_last(t: Elements, count: int) -> Elements:
-    """Return the weights of the first n - 1 values of a polynomial whose degree is below n - 1.
+    """Return the weights for evaluation from only the first n - 1 values of a polynomial of degree below n - 1.
 
     Its coefficient of degree n - 1 is 0, so Σ ω^k f(ω^k) = 0. The last value follows from the others: f(ω^(n-1)) = -Σ
     ω^(k+1) f(ω^k) over k < n - 1.
@@ -189,5 +189,5 @@ def _geometric(ratio: int, first: int, count: int) -> Elements:
 
 
 def _down(constants: Elements, axes: int) -> Elements:
-    """Return constants along the first axis of an array with that many axes."""
+    """Return constants as an array with the given number of axes, along its first axis."""
     return constants.reshape(-1, *[1] * (axes - 1))

@@ -1,18 +1,18 @@
-"""Prio3: messages from clients to two servers and between these, and the decision which clients' vectors count.
+"""Prio3: messages from clients to two servers and between the servers, and the final check of clients' vectors.
 
 The instance is Prio3SumVecWithMultiproof of draft-irtf-cfrg-vdaf-18 over Field64, with XofTurboShake128 and two shares,
-and all bytes are as in the draft. The leader's share is as long as the vector and its proofs. The helper's is a seed,
-which it expands. Each share comes with a blind; a hash of blind, nonce and share of the vector is that server's part of
-the joint randomness, from which the circuit's r follow, so that a client cannot choose them. The public share is both
-parts.
+and all bytes are as in the draft. The leader's share is as long as the vector and its proofs. The helper's share is a
+seed, which the helper expands. Each share comes with a blind; a hash of blind, nonce and share of the vector is that
+server's part of the joint randomness. The circuit's r follow from it, so that a client cannot choose them. The public
+share consists of both parts.
 
-What callers must see to:
+Callers must ensure:
 
 - A client draws its nonce at random, and never uses one twice.
-- The verify key is known to both servers and to no client, and does not change once a share has arrived.
-- A server prepares each nonce once. What it shows of one share under two keys or contexts would reveal the vector.
+- Both servers know the verify key, but no client does. It does not change once a share has arrived.
+- A server prepares each nonce once. Its messages for one share under two keys or contexts would reveal the vector.
 
-Clients are along the first axis of all arrays, and are taken in batches, so that memory grows only with the result.
+Clients are along the first axis of all arrays, and are processed in batches, so that memory grows only with the result.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ _CLASS = 0  # a VDAF
 _ALGORITHM = 0xFFFFFFFF  # as in the test vectors: the draft gives no number to instances with several proofs
 
 _BATCH = 512
-"""Clients that are computed at a time."""
+"""Clients processed at a time."""
 
 
 class Side(IntEnum):
-    """A server, by its number in the draft."""
+    """A server and its number in the draft."""
 
     LEADER = 0
     HELPER = 1
 
 
 class Sizes(NamedTuple):
-    """Bytes per client."""
+    """Lengths of a client's messages, in bytes."""
 
     leader: int
     public: int
@@ -66,7 +66,7 @@ class Shares(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """One server's shares of the numbers, its message to the other server, and which clients' shares are valid."""
+    """A server's results: shares of the numbers, the message to the other server, and which shares are valid."""
 
     out_shares: Elements
     shown: Rows
@@ -84,21 +84,21 @@ class _Usage(IntEnum):
 
 
 def sizes(circuit: SumVec) -> Sizes:
-    """Return the length of each message of a client."""
+    """Return the lengths of a client's messages."""
     leader = 8 * (circuit.coordinates + circuit.proofs * circuit.proof) + SEED_BYTES
     prepared = 8 * circuit.proofs * circuit.verifier + SEED_BYTES
     return Sizes(leader, SHARES * SEED_BYTES, 2 * SEED_BYTES, prepared)
 
 
 def shard(circuit: SumVec, coordinates: NDArray[np.integer[Any]], nonces: Rows, rand: Rows, context: Context) -> Shares:
-    """Return the messages of clients.
+    """Return the messages that clients send to the servers.
 
     Args:
         circuit: the circuit to prove.
-        coordinates: bits, (k, coordinates); numbers of several bits have their lowest bit first.
+        coordinates: the bits of the vectors, shape (k, coordinates); each number's lowest bit comes first.
         nonces: (k, 16).
-        rand: bytes from a cryptographic generator, used for nothing else, (k, 128).
-        context: purpose of the shares; the servers must be given the same.
+        rand: bytes of a cryptographic generator that are used only here, (k, 128).
+        context: purpose of the shares; the servers must use the same context.
 
     Raises:
         ValueError: shapes do not fit.
@@ -152,7 +152,7 @@ def prepare(
 
     Returns:
         The shares of the numbers, (k, length); the messages to the other server, (k, ``prepared`` of :func:`sizes`);
-            and which shares are well formed, (k,). For invalid shares, the numbers are 0, and the message is never
+            and which shares are well formed, (k,). For malformed shares, the numbers are 0, and the message is never
             valid.
 
     Raises:
@@ -186,19 +186,19 @@ def prepare(
 
 
 def valid(circuit: SumVec, public: Rows, leader: Rows, helper: Rows) -> NDArray[np.bool_]:
-    """Return which clients' vectors hold only bits, (k,), given both servers' messages.
+    """Return which clients' vectors contain only bits, (k,), given both servers' messages.
 
-    In the draft, each server checks that the other's part of the joint randomness is the one in the public share, by
-    hashes of both parts. The caller has all parts, so both checks are made here, on the parts themselves.
+    In the draft, each server checks by hashes that the other server's part of the joint randomness equals the part in
+    the public share. This function has all parts, so it makes both checks on the parts themselves.
 
     Args:
-        circuit: what is proven.
+        circuit: the circuit that is proven.
         public: (k, 64).
-        leader: what the leader shows, (k, ``prepared`` of :func:`sizes`).
-        helper: what the helper shows, of the same shape.
+        leader: the leader's messages, (k, ``prepared`` of :func:`sizes`).
+        helper: the helper's messages, of the same shape.
 
     Raises:
-        ValueError: If shapes do not fit.
+        ValueError: shapes do not fit.
     """
     k, size = len(public), sizes(circuit)
     _expect(public=(public, (k, size.public)), leader=(leader, (k, size.prepared)), helper=(helper, (k, size.prepared)))
@@ -223,7 +223,7 @@ def messages(leader: Rows, helper: Rows, context: Context) -> Rows:
 def _share(
     circuit: SumVec, side: Side, shares: Rows, context: Context
 ) -> tuple[Elements, Elements, Rows, NDArray[np.bool_]]:
-    """Return shares of vectors and of proofs, the blinds, and which rows hold only elements of the field."""
+    """Return shares of vectors and of proofs, the blinds, and which rows contain only elements of the field."""
     blind = shares[:, -SEED_BYTES:]
     if side is Side.HELPER:
         return *_expanded(circuit, shares[:, :SEED_BYTES], context), blind, np.ones(len(shares), np.bool_)
@@ -250,7 +250,7 @@ def _joint_seeds(parts: Rows, context: Context) -> Rows:
 
 
 def _joint_rand(circuit: SumVec, parts: Rows, context: Context) -> Elements:
-    """Return r, shape (proofs, calls, k)."""
+    """Return the circuit's random r, from the joint randomness, shape (proofs, calls, k)."""
     bound = _bound(_joint_seeds(parts, context), bytes([circuit.proofs]))
     r = xof.elements(_tag(_Usage.JOINT_RANDOMNESS), context, bound, circuit.proofs * circuit.calls)
     return np.ascontiguousarray(r.T).reshape(circuit.proofs, circuit.calls, -1)
@@ -273,7 +273,7 @@ def _bytes(elements: Elements) -> Rows:
 
 
 def _elements(rows: Rows) -> tuple[Elements, NDArray[np.bool_]]:
-    """Return bytes of shape (k, 8 n) as elements, (n, k), and which rows hold only such; all others become zeros."""
+    """Return bytes of shape (k, 8 n) as elements, (n, k), and which rows contain only elements; others become zeros."""
     numbers = np.ascontiguousarray(np.ascontiguousarray(rows).view("<u8").T.astype(np.uint64))
     canonical = np.logical_and.reduce(numbers < np.uint64(P), axis=0)
     numbers[:, ~canonical] = 0

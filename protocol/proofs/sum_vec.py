@@ -1,4 +1,4 @@
-"""The draft's circuit SumVec, and the proof that a vector satisfies it, that is, that every coordinate is 0 or 1.
+"""The draft's circuit SumVec, and the proof that a vector satisfies the circuit: that every coordinate is 0 or 1.
 
 **Circuit.** The coordinates are cut into chunks. Chunk i has a random r_i, and adds Σ_j r_i^(j+1) x_ij (x_ij - 1) to
 the output. The output is 0 for all r if all coordinates are bits, and otherwise for hardly any r.
@@ -8,11 +8,11 @@ An input, over all calls, is a wire: the values of a polynomial W at α, α², �
 random value, so that W(t) at another point t reveals nothing about x. The gadget applied to the polynomials of all
 wires is a polynomial G. The proof is the random values and G.
 
-**Check.** Servers hold shares of x and of the proof, and compute from them what is linear in both: the output
-Σ_i G(α^i), and all W and G at a random point t. The sums of their shares show whether the output is 0, and whether G(t)
-is the gadget applied to the W(t), as it would hardly ever be if the client had made up G.
+**Check.** Servers hold shares of x and of the proof. From these they compute values that are linear in both: the output
+Σ_i G(α^i), and all W and G at a random point t. The sums of the servers' results show whether the output is 0, and
+whether G(t) is the gadget applied to the W(t), which hardly ever holds for an invented G.
 
-Clients are along the last axis of all arrays. Wires come in pairs: (2, …), first the r^(j+1) x, then the x - 1.
+Clients are along the last axis of all arrays. Wires are in pairs, along an axis of 2: first r^(j+1) x, then x - 1.
 """
 
 from __future__ import annotations
@@ -54,42 +54,42 @@ class SumVec:
 
     @classmethod
     def shortest(cls, length: int, bits: int = 1) -> SumVec:
-        """Return the circuit whose chunk makes the shortest proof, with the fewest wires if several do."""
+        """Return the circuit with the chunk size of the shortest proof; among equals, the one with the fewest wires."""
         candidates = (cls(length, bits, chunk) for chunk in range(1, length * bits + 1))
         return min(candidates, key=lambda each: (each.proof, each.wires))
 
     @property
     def coordinates(self) -> int:
-        """Elements of a vector: its bits."""
+        """Number of elements of a vector: the bits of all its numbers."""
         return self.length * self.bits
 
     @property
     def calls(self) -> int:
-        """Calls of the gadget: one for each chunk, with the last chunk filled up with zeros."""
+        """Number of calls of the gadget: one for each chunk; the last chunk is padded with zeros."""
         return -(-self.coordinates // self.chunk)
 
     @property
     def points(self) -> int:
-        """Values that a wire's polynomial is given by: a power of two, at least one more than the calls."""
+        """Number of values that define a wire's polynomial: a power of two, greater than the number of calls."""
         return 1 << self.calls.bit_length()
 
     @property
     def wires(self) -> int:
-        """Inputs of the gadget: two for each coordinate of a chunk."""
+        """Number of inputs of the gadget: two for each coordinate of a chunk."""
         return 2 * self.chunk
 
     @property
     def proof(self) -> int:
-        """Elements of a proof: a random value for each wire, and the values of G, of degree 2 (points - 1)."""
+        """Number of elements of a proof: a random value for each wire, and values of G, of degree 2 (points - 1)."""
         return self.wires + 2 * self.points - 1
 
     @property
     def verifier(self) -> int:
-        """Elements that a server computes of a proof: the output, each W(t), and G(t)."""
+        """Number of elements that a server computes for a proof: the output, each W(t), and G(t)."""
         return 1 + self.wires + 1
 
     def numbers(self, coordinates: Elements) -> Elements:
-        """Return the whole numbers, (length, k), of coordinates, (coordinates, k); given shares, shares of them."""
+        """Return the whole numbers, (length, k), for coordinates, (coordinates, k); for shares, return shares."""
         if self.bits == 1:
             return coordinates
         weights = np.array([1 << bit for bit in range(self.bits)], np.uint64)
@@ -107,10 +107,10 @@ class SumVec:
 
 
 def prove(circuit: SumVec, coordinates: Elements, prove_rand: Elements, joint_rand: Elements) -> Elements:
-    """Return proofs that vectors satisfy the circuit. Vectors that do not get proofs that will be refused.
+    """Return proofs that vectors satisfy the circuit. Proofs of other vectors will be rejected.
 
     Args:
-        circuit: what to prove.
+        circuit: the circuit.
         coordinates: the vectors, (coordinates, k).
         prove_rand: the random values of the wires, (proofs, wires, k).
         joint_rand: r, (proofs, calls, k).
@@ -133,18 +133,18 @@ def prove(circuit: SumVec, coordinates: Elements, prove_rand: Elements, joint_ra
 def query(
     circuit: SumVec, coordinates: Elements, proofs: Elements, query_rand: Elements, joint_rand: Elements
 ) -> tuple[Elements, NDArray[np.bool_]]:
-    """Return one server's share of the values that decide whether vectors satisfy the circuit.
+    """Return a server's shares of the values that show whether vectors satisfy the circuit.
 
     Args:
-        circuit: what is proven.
+        circuit: the circuit that is proven.
         coordinates: shares of the vectors, (coordinates, k).
         proofs: shares of the proofs, (proofs, proof, k).
         query_rand: t, (proofs, k).
         joint_rand: r, (proofs, calls, k).
 
     Returns:
-        The shares, (proofs, verifier, k); and which of the k clients' shares may be shown, (k,). Those of one client
-        in 2^59 may not, because its t is a point at which a wire has an input.
+        The shares, (proofs, verifier, k); and which of the k clients' shares may be revealed, (k,). For one client in
+        2^59 they may not, because its t is a point at which a wire has an input.
     """
     k = coordinates.shape[1]
     x = circuit._chunks(coordinates)[:, None]
@@ -165,9 +165,10 @@ def query(
 def decide(circuit: SumVec, verifiers: Elements) -> NDArray[np.bool_]:
     """Return which vectors satisfy the circuit, (k,), given the sums of both servers' shares, (proofs, verifier, k).
 
-    One that does not passes with probability at most ((chunk + 2 points) / 2^64)^proofs, for 52 bits 2^-178. A client
-    may try out many r before it sends anything: of Q tries the best passes with at most Q times that, 2^-98 for
-    Q = 2^80. It gains most by r that fool two of the proofs, and hopes for the t of the third.
+    An invalid vector passes with probability at most ((chunk + 2 points) / 2^64)^proofs, for 52 bits 2^-178. A client
+    may try out many r before it sends anything. The best of Q tries passes with at most Q times that probability, 2^-98
+    for Q = 2^80. The best strategy is to find r that fool two of the proofs, and to rely on chance for the t of the
+    third.
     """
     pairs = verifiers[:, 1:-1].reshape(circuit.proofs, circuit.chunk, 2, -1)
     gadget = total(mul(pairs[:, :, 0], pairs[:, :, 1]), 1)

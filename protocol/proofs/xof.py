@@ -1,4 +1,4 @@
-"""XofTurboShake128, the draft's random oracle: expands a seed into field elements, or derives another seed.
+"""XofTurboShake128, the draft's random oracle, which expands a seed into field elements or derives another seed.
 
 Its input is the length of the domain separation tag (2 bytes), the tag, the length of the seed (1 byte), the seed, and
 a binder. The tag ends with the context, a byte string of the application. TurboSHAKE128 runs with the domain byte 1.
@@ -44,7 +44,7 @@ def elements(tag: bytes, context: Context, rows: Rows, count: int) -> Elements:
 
 
 def uniform(streams: Iterable[Callable[[int], bytes]], count: int) -> Elements:
-    """Return the first 64-bit numbers below p of each of k byte streams, shape (k, count).
+    """Return the first ``count`` 64-bit numbers below p of each of k byte streams, shape (k, count).
 
     One number in 2^32 is p or above, and is skipped.
     """

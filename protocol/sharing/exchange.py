@@ -1,9 +1,9 @@
 """The exchange between the two servers: the leader's request for the sums of a version, and the helper's answer.
 
-Both are bytes that their sender has signed, so that they may travel over HTTP or on a disk. For every client that
-counts, the request has the document id and the helper's sealed share. The answer has the sum of the helper's shares by
-arm, with noise, and the clients whose shares could not be used, so that the leader leaves out its shares of the same
-clients. A version has one answer: the same request gets the same bytes again, any other is refused.
+Both are bytes signed by the sender, so they can be sent over HTTP or as files. For every client that counts, the
+request has the document id and the helper's sealed share. The answer has the sum of the helper's shares by arm, with
+noise, and lists the clients whose shares could not be used, so that the leader leaves out its shares of the same
+clients. A version has one answer: the same request gets the same bytes again, and other requests are refused.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 DOCUMENT_BYTES = 16
 
 MOST_CLIENTS = 1_000_000
-"""Maximum clients of all arms in one request: 100 MB of it where shares are sealed by X25519."""
+"""Maximum clients of all arms in one request, which then has 100 MB if shares are sealed by X25519."""
 
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
 class AskedArm(Struct, frozen=True, kw_only=True, array_like=True):
-    """The k clients of an arm that count, ascending by document id.
+    """The k clients of an arm that count, in ascending order of document ids.
 
     Attributes:
         arm: the arm's name.
         documents: ids of their pings, 16 k bytes.
-        offers: ids of the offers that they sealed for, 8 k bytes.
+        offers: ids of the offers that the clients sealed for, 8 k bytes.
         sealed: their sealed shares for the helper, all of the same length.
-        public: the other part of a proof, which both servers read, all of the same length; empty without proofs.
+        public: the public part of each proof, which both servers read, all of the same length; empty without proofs.
         prepared: the leader's result for its part of each proof, all of the same length; empty without proofs.
     """
 
@@ -54,10 +54,10 @@ class AskedArm(Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """A leader's request for the sums of these clients' shares.
+    """A leader's request for the sums of the helper's shares of the listed clients.
 
-    ``made`` is its time, ISO 8601 in UTC. ``verify_key`` is the secret with which both servers verify proofs, 32 bytes
-    drawn for this request; empty without proofs.
+    ``made`` is the request's time, ISO 8601 in UTC. ``verify_key`` is the secret with which both servers verify proofs,
+    32 bytes drawn for this request; empty without proofs.
     """
 
     study: Name
@@ -70,9 +70,10 @@ class Request(Struct, frozen=True, kw_only=True):
 
 
 class AnsweredArm(Struct, frozen=True, kw_only=True, array_like=True):
-    """The sum of the helper's shares for an arm, noise included, and the places of clients that are not in it.
+    """The sum of the helper's shares for an arm, noise included, and the clients that are not in the sum.
 
-    ``total`` has d numbers of 64 bits, little-endian; ``refused`` are places in the request, ascending.
+    ``total`` has d numbers of 64 bits, little-endian; ``refused`` has these clients' positions in the request,
+    ascending.
     """
 
     arm: Name
@@ -81,7 +82,7 @@ class AnsweredArm(Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """A helper's answer to the request with this digest."""
+    """A helper's answer to the request with the digest ``request``."""
 
     study: Name
     line: Name
@@ -106,9 +107,9 @@ Reason = Literal[
     "other_weights",
     "storage",
 ]
-"""Why a helper refuses a request.
+"""Reasons for which a helper refuses a request.
 
-After ``answered`` and ``other_weights``, no other request for the version can succeed; after the others, one may.
+After ``answered`` and ``other_weights``, no other request for the version can succeed; after other reasons, one may.
 """
 
 
@@ -116,8 +117,8 @@ class Refusal(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A helper's refusal: a reason for programs, and a sentence for people.
 
     ``request`` is the digest of the refused request, so that a stray refusal in a file is not taken as the answer to
-    another request; None if the request was not read. The helper signs refusals for which a leader gives a request up
-    (:data:`SIGNED`): reason and digest, in hexadecimal.
+    another request; None if the request was not read. If a refusal makes a leader give up a request (:data:`SIGNED`),
+    the helper signs it: ``signature``, in hexadecimal, covers reason and digest.
     """
 
     refused: Reason
@@ -129,13 +130,13 @@ class Refusal(Struct, frozen=True, kw_only=True, omit_defaults=True):
 SIGNED: frozenset[Reason] = frozenset(
     {"too_few", "too_old", "from_the_future", "repeated", "answered", "other_weights"}
 )
-"""Refusals that a helper signs; it knows by then that the request is the leader's."""
+"""Reasons of refusals that a helper signs; when it finds them, it has verified that the request is the leader's."""
 
 _REFUSED_AS = "fedping refusal v1"
 
 
 class Refused(FedpingError):
-    """A helper refuses a request, or another party says that it does."""
+    """A helper refuses a request, or another party claims so."""
 
     def __init__(self, reason: Reason, why: str, signature: str | None = None) -> None:
         super().__init__(why)
@@ -147,12 +148,12 @@ class Refused(FedpingError):
         self.signature = signature(key, _REFUSED_AS, self._said(request)).hex()
 
     def is_from(self, helper: Identity, request: Digest) -> bool:
-        """Return whether the helper has signed it for the request with this digest."""
+        """Return whether the helper has signed this refusal of the request with this digest."""
         given = bytes.fromhex(self.signature or "")
         return is_signed(helper, _REFUSED_AS, self._said(request), given)
 
     def refusal(self, request: Digest | None = None) -> Refusal:
-        """Return the document to send for the request with this digest."""
+        """Return the refusal as a document to send, for the request with this digest."""
         return Refusal(refused=self.reason, why=str(self), request=request, signature=self.signature)
 
     def _said(self, request: Digest) -> bytes:
@@ -164,7 +165,7 @@ _SIGNED_AS: dict[type, str] = {Request: "fedping request v1", Answer: "fedping a
 
 
 def signed(document: Request | Answer, key: Ed25519PrivateKey) -> bytes:
-    """Return the bytes to send: the signature, and the document itself as MessagePack."""
+    """Return the bytes to send: the signature, and then the document as MessagePack."""
     body = msgpack.encode(document)
     return signature(key, _SIGNED_AS[type(document)], body) + body
 
@@ -178,7 +179,7 @@ def read_signed(data: bytes, kind: type[_Body]) -> _Body:
     """Return a received document without verifying its signature.
 
     Raises:
-        ValueError: the bytes are no such document.
+        ValueError: the bytes aren't a document of this kind.
     """
     try:
         return msgpack.decode(memoryview(data)[SIGNATURE_BYTES:], type=kind)

@@ -23,7 +23,7 @@ Identity: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 """A server's public Ed25519 key, 32 bytes, in hexadecimal."""
 
 Seal: TypeAlias = Literal["x25519", "mlkem768-x25519"]
-"""How shares are sealed: by X25519, or by X25519 together with ML-KEM-768, which also resists quantum computers."""
+"""Method of sealing shares: X25519, or X25519 together with ML-KEM-768, which also resists quantum computers."""
 
 SIGNATURE_BYTES = 64
 
@@ -33,13 +33,13 @@ OVERHEAD: dict[Seal, int] = {"x25519": 32 + 16, "mlkem768-x25519": 1088 + 32 + 1
 _MLKEM_PUBLIC, _MLKEM_SEED = 1184, 64
 
 Opener: TypeAlias = Callable[[bytes, bytes], bytes | None]
-"""Of (sealed, info) returns what was sealed, or None if it was not sealed so."""
+"""A function of (sealed bytes, info) that returns the original bytes; None if key or info differ."""
 Sealer: TypeAlias = Callable[[bytes, bytes], bytes]
-"""Of (what, info) returns it sealed."""
+"""A function of (bytes, info) that returns the sealed bytes."""
 
 
 def signing_key(secret: bytes, purpose: str) -> Ed25519PrivateKey:
-    """Return the key that follows from a secret for a purpose: HMAC-SHA256(secret, purpose)."""
+    """Return the signing key for a purpose, derived from a secret: HMAC-SHA256(secret, purpose)."""
     import hmac
 
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -48,17 +48,17 @@ def signing_key(secret: bytes, purpose: str) -> Ed25519PrivateKey:
 
 
 def identity_of(key: Ed25519PrivateKey) -> Identity:
-    """Return the identity that a key signs for."""
+    """Return the identity of a signing key: its public key."""
     return key.public_key().public_bytes_raw().hex()
 
 
 def signature(key: Ed25519PrivateKey, what: str, body: bytes) -> bytes:
-    """Return the signature, 64 bytes, of a body that is ``what``, such as "fedping offer v1"."""
+    """Return the signature, 64 bytes, of a body; ``what`` names its kind, such as "fedping offer v1"."""
     return key.sign(_said(what, body))
 
 
 def is_signed(identity: Identity, what: str, body: bytes, signed: bytes) -> bool:
-    """Return whether an identity has signed a body that is ``what``."""
+    """Return whether ``signed`` is an identity's signature of a body of the kind ``what``."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -74,14 +74,14 @@ def _said(what: str, body: bytes) -> bytes:
 
 
 def new_private_key(seal: Seal) -> bytes:
-    """Return a new private key, of the operating system's randomness: 32 bytes, or 96 with ML-KEM."""
+    """Return a new private key from the operating system's randomness: 32 bytes, or 96 with ML-KEM."""
     import os
 
     return os.urandom(32 if seal == "x25519" else _MLKEM_SEED + 32)
 
 
 def public_key(seal: Seal, private: bytes) -> bytes:
-    """Return the public key of a private one: 32 bytes, or 1,216 with ML-KEM, whose key stands first."""
+    """Return the public key of a private key: 32 bytes, or 1,216 with ML-KEM, whose key comes first."""
     from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
@@ -92,10 +92,10 @@ def public_key(seal: Seal, private: bytes) -> bytes:
 
 
 def sealer(seal: Seal, public: bytes) -> Sealer:
-    """Return a function that seals for a public key.
+    """Return a function that seals bytes so that only the owner of a public key can open them.
 
     Raises:
-        InvalidSettings: it is no key of this kind.
+        InvalidSettings: the bytes aren't a public key of this kind.
     """
     from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PublicKey
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
@@ -119,7 +119,7 @@ def sealer(seal: Seal, public: bytes) -> Sealer:
 
 
 def opener(seal: Seal, private: bytes) -> Opener:
-    """Return a function that opens with a private key."""
+    """Return a function that opens sealed bytes with a private key."""
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey

@@ -1,9 +1,9 @@
 """The offer: a helper's terms and key for a line, signed by the helper.
 
-A study names its helper by its identity, permanently. The helper signs its offer for a line: so a leader cannot give
-clients a key of its own, and a helper can change its key without a new study. The terms bind all three parties: a
-client seals its share for an offer (`fedping.protocol.sharing.shares`), and the helper opens it by the terms of that
-offer alone, whatever a leader says.
+A study permanently names its helper by the helper's identity. The helper signs its offer for a line, so a leader cannot
+give clients its own key, and a helper can change its key without a new study. The terms bind all three parties: a
+client seals its share for an offer (`fedping.protocol.sharing.shares`), and the helper opens the share only under the
+terms of that offer, regardless of the leader's claims.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ OFFER_ID_BYTES = 8
 class Promise(Struct, frozen=True, kw_only=True):
     """A line's central guarantee, which the helper has checked against its noise.
 
-    A client cannot compute this. Otherwise a leader could show clients another guarantee than the one that the helper
-    has checked. The attributes are those of `fedping.protocol.privacy.Central` and ``Privacy``.
+    Clients can't check it themselves. Without it in the terms, a leader could show clients a guarantee that the helper
+    has not checked. The attributes are those of `fedping.protocol.privacy.Central` and ``Privacy``.
     """
 
     epsilon: float
@@ -53,17 +53,17 @@ class Terms(Struct, frozen=True, kw_only=True):
 
     Attributes:
         helper, leader: identities of the two servers.
-        study, line, arms: names, with every arm that follows the line.
-        numbers: d, the number of numbers in a sum.
-        sigma: standard deviation of the noise that the helper adds to each; 0 for none.
+        study, line, arms: names of the study, of the line, and of every arm that follows the line.
+        numbers: d, the count of numbers in a sum.
+        sigma: standard deviation of the noise that the helper adds to each number; 0 for none.
         promise: the guarantee that this noise gives; None without a central guarantee.
         min_batch: minimum number of clients of an arm in a sum.
-        proofs: whether it counts only clients that prove that they send votes.
+        proofs: whether only clients count that prove that they send votes.
         metric: with proofs, the largest number of a metric; else 0.
         seal, key: encryption of the shares, and the public key, in hexadecimal.
         made: time of the offer, ISO 8601 in UTC.
-        rows: in sums of institutions with tables, the noise; each institution adds a share of it. An institution relies
-            on the shares of the others, so all have to be shown the same.
+        rows: the noise in sums of institutions with tables; each institution adds a share of it. An institution relies
+            on the shares of the others, so all must see the same value.
     """
 
     helper: Identity
@@ -85,12 +85,12 @@ class Terms(Struct, frozen=True, kw_only=True):
 
     @property
     def seals_digest(self) -> bool:
-        """Whether a helper's share has the digest of the weights that its client was served."""
+        """Whether a helper's share contains the digest of the weights that its client was served."""
         return self.rows is not UNSET
 
 
 class Offer(Struct, frozen=True, kw_only=True, dict=True):
-    """Signed terms, as their exact text: another text with the same meaning has another signature."""
+    """Signed terms as their exact text; a different text has a different signature, even with the same meaning."""
 
     terms: Annotated[str, Meta(max_length=65_536)]
     signature: Annotated[str, Meta(pattern=r"^[0-9a-f]{128}\Z")]
@@ -102,7 +102,7 @@ class Offer(Struct, frozen=True, kw_only=True, dict=True):
 
 
 def signed_offer(terms: Terms, key: Ed25519PrivateKey) -> Offer:
-    """Return the offer of terms, signed with the helper's key."""
+    """Return the offer with these terms, signed with the helper's key."""
     text = json.encode(terms).decode()
     return Offer(terms=text, signature=signature(key, SIGNED_AS, text.encode()).hex())
 
@@ -111,7 +111,7 @@ def terms_of(offer: Offer, helper: Identity) -> Terms:
     """Return the terms of an offer that a helper has signed.
 
     Raises:
-        InvalidSettings: it has not, or they cannot be read.
+        InvalidSettings: the helper has not signed them, or they cannot be read.
     """
     body = offer.terms.encode()
     if not is_signed(helper, SIGNED_AS, body, bytes.fromhex(offer.signature)):

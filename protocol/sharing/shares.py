@@ -1,19 +1,19 @@
-"""Shares: how a client splits its vector between two servers, and how the servers' sums of shares are added up.
+"""Shares: splitting a client's vector between two servers, and adding up the servers' sums of shares.
 
 The payload of a ping is ``offer id (8) ‖ leader's share ‖ helper's share, sealed``. Without proofs the helper's share
 is a seed of 32 bytes, which SHAKE128 expands to a mask of d words of 64 bits; the leader's share is the vector minus
 the mask in :data:`WORDS`, 8 d bytes, little-endian. Each share alone is uniformly random.
 
 In sums of institutions with tables, the helper's share has, after the seed, a SHA-256 of the weights that the
-institution was served, and of their spec. The mask follows from both, so that the digest is bound to the share, and the
-helper gives no sum of shares with different ones.
+institution was served and of their spec. The mask follows from seed and digest, so that the digest is bound to the
+share, and the helper never sums shares with different digests.
 
 With proofs (`fedping.protocol.proofs`), a vector of signs is shared as bits (:class:`Votes`): two bits per weight, one
 for an upward and one for a downward vote; a few bits of fixed weights for the loss; one bit for whether the first
 suggestion was on top. Any bits that a client can prove stand for a vector within the bound of the line
 (`fedping.protocol.privacy.Frame`). The conversion from bits to numbers is linear, so each server applies it to its own
-sum. The leader's share is then ``share of bits and proofs ‖ public share``, the helper's is two seeds; the nonce is the
-document id.
+sum. The leader's share is then ``share of bits and proofs ‖ public share``, and the helper's share is two seeds; the
+nonce is the document id.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fedping.protocol.sharing.offer import Terms
 
 Elements: TypeAlias = NDArray[np.uint64]
-"""Numbers of a ring, each below its modulus."""
+"""Elements of a ring: numbers below its modulus."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ class Ring:
     modulus: int
 
     def of(self, whole: NDArray[np.int64]) -> Elements:
-        """Return whole numbers as elements: negative ones count down from the modulus."""
+        """Return whole numbers as elements; negative numbers count down from the modulus."""
         found = whole.astype(np.uint64)  # wraps
         if self.modulus != 2**64:
             found = np.where(whole < 0, found - np.uint64(2**64 - self.modulus), found)
         return found
 
     def centred(self, elements: Elements) -> NDArray[np.int64]:
-        """Return the whole numbers nearest to zero that elements represent; each must be less than 2^63 in size."""
+        """Return the whole numbers nearest to zero that elements represent; absolute values must be below 2^63."""
         if self.modulus == 2**64:
             return elements.astype(np.int64)
         above = elements > np.uint64(self.modulus // 2)
@@ -70,7 +70,7 @@ class Ring:
         return np.array([((h << 32) + each) % self.modulus for h, each in zip(high, low, strict=True)], np.uint64)
 
     def plus(self, a: Elements, b: Elements) -> Elements:
-        """Return a + b, of one shape."""
+        """Return a + b, for arrays of the same shape."""
         found: Elements = a + b
         if self.modulus != 2**64:
             over = (found < a) | (found >= np.uint64(self.modulus))
@@ -78,18 +78,18 @@ class Ring:
         return found
 
     def minus(self, a: Elements, b: Elements) -> Elements:
-        """Return a - b, of one shape."""
+        """Return a - b, for arrays of the same shape."""
         found: Elements = a - b
         return found if self.modulus == 2**64 else np.where(a < b, found + np.uint64(self.modulus), found)
 
 
 def as_bytes(elements: Elements) -> bytes:
-    """Return elements as they travel: 8 bytes each, little-endian."""
+    """Return elements in the form in which they are sent: 8 bytes each, little-endian."""
     return elements.astype("<u8").tobytes()
 
 
 def from_bytes(data: bytes) -> Elements:
-    """Return the elements of bytes in this form, shape (len(data) / 8,)."""
+    """Return the elements in bytes of :func:`as_bytes`, shape (len(data) / 8,)."""
     return np.frombuffer(data, "<u8").astype(np.uint64, copy=False)
 
 
@@ -122,7 +122,7 @@ class Layout(NamedTuple):
         return OFFER_ID_BYTES + self.leader + self.sealed
 
     def parts(self, rows: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]]:
-        """Return the parts of k payloads, shape (k, size): offers' ids, leader's shares, and sealed helper's shares."""
+        """Return the parts of k payloads, shape (k, size): offer ids, leader's shares, and sealed helper's shares."""
         start = OFFER_ID_BYTES + self.leader
         return rows[:, :OFFER_ID_BYTES], rows[:, OFFER_ID_BYTES:start], rows[:, start:]
 
@@ -131,10 +131,10 @@ def layout(d: int, seal: Seal, metric: int = 0, *, digest: bool = False) -> Layo
     """Return the layout of shares of d numbers.
 
     Args:
-        d: the number of numbers.
+        d: the count of numbers.
         seal: how the helper's share is sealed.
-        metric: with proofs the largest number of a metric; else 0.
-        digest: whether the helper's share has the digest of the weights.
+        metric: with proofs, the largest number of a metric; else 0.
+        digest: whether the helper's share contains the digest of the weights.
     """
     if not metric:
         return Layout(8 * d, SEED_BYTES + (DIGEST_BYTES if digest else 0) + OVERHEAD[seal])
@@ -145,12 +145,12 @@ def layout(d: int, seal: Seal, metric: int = 0, *, digest: bool = False) -> Layo
 
 
 def layout_by(terms: Terms) -> Layout:
-    """Return the layout of a line's shares, by its helper's terms."""
+    """Return the layout of a line's shares under its helper's terms."""
     return layout(terms.numbers, terms.seal, terms.metric, digest=terms.seals_digest)
 
 
 def info_of(study: str, line: str, version: int, arm: str, document: UUID, d: int, offer: bytes) -> bytes:
-    """Return the context of a sealed share, which the helper must repeat to open it.
+    """Return the context of a sealed share; the helper needs the same context to open the share.
 
     Args:
         study: the study's name.
@@ -159,13 +159,13 @@ def info_of(study: str, line: str, version: int, arm: str, document: UUID, d: in
         arm: the arm that the ping names.
         document: the ping's document id.
         d: number of numbers in the vector.
-        offer: the id of the offer whose key seals it, which stands for all of its terms.
+        offer: the id of the offer whose key seals the share; it identifies all of the offer's terms.
     """
     return f"fedping share v1|{study}|{line}|{version}|{arm}|{document}|{d}|{offer.hex()}".encode()
 
 
 def mask(seed: bytes, d: int) -> Elements:
-    """Return the d words that follow from a seed, and a digest if it has one: SHAKE128("fedping mask v1" ‖ seed)."""
+    """Return the d words that follow from a seed, and its digest, if any: SHAKE128("fedping mask v1" ‖ seed)."""
     return masks([seed], d).ravel()
 
 
@@ -176,7 +176,7 @@ def masks(seeds: list[bytes], d: int) -> Elements:
 
 
 def leader_shares(vectors: NDArray[np.int64], seeds: list[bytes]) -> NDArray[np.uint8]:
-    """Return the leader's shares of k vectors, shape (k, 8 d), given the helper's: the seeds."""
+    """Return the leader's shares of k vectors, shape (k, 8 d), given the seeds, which are the helper's shares."""
     found = WORDS.minus(WORDS.of(vectors), masks(seeds, vectors.shape[1]))
     return np.ascontiguousarray(found, "<u8").view(np.uint8).reshape(len(vectors), 8 * vectors.shape[1])
 
@@ -190,7 +190,7 @@ class Votes(NamedTuple):
     """The form of a line's vectors as bits.
 
     Attributes:
-        numbers: d, the number of numbers in a vector.
+        numbers: d, the count of numbers in a vector.
         metric: largest number of a metric.
     """
 
@@ -209,12 +209,12 @@ class Votes(NamedTuple):
 
     @property
     def circuit(self) -> SumVec:
-        """The circuit by which a client proves that they are bits."""
+        """The circuit with which a client proves that its vector consists of bits."""
         return _circuit(self.bits)
 
 
 def votes_in(terms: Terms) -> Votes | None:
-    """Return the form of vectors as bits under an offer's terms; None if clients prove nothing."""
+    """Return the form of vectors as bits under an offer's terms; None if it requires no proofs."""
     return Votes(terms.numbers, terms.metric) if terms.proofs else None
 
 
@@ -227,7 +227,7 @@ def _circuit(bits: int) -> SumVec:
 
 @cache
 def loss_weights(metric: int) -> tuple[int, ...]:
-    """Return the weights of the bits for a loss from 0 to ``metric``: they can represent any such sum."""
+    """Return the weights of the bits of a loss; their sums represent exactly the numbers from 0 to ``metric``."""
     found, left = [], metric
     while left:
         found.append((left + 1) // 2)
@@ -247,11 +247,11 @@ def bits_of(votes: Votes, vectors: NDArray[np.int64]) -> NDArray[np.uint8]:
 
 
 def numbers_from(votes: Votes, shares: Elements, clients: int) -> Elements:
-    """Return a share of a sum of vectors, shape (m + 3,), from one of a sum of bits, shape (L,), in the field.
+    """Return a share of a sum of vectors, shape (m + 3,), from a share of the sum of their bits, shape (L,).
 
     Args:
         votes: the form of vectors as bits.
-        shares: one server's sum.
+        shares: one server's sum of its shares of bits, in the field.
         clients: number of clients, for the server that counts them; 0 for the other server.
     """
     m, p = votes.weights, PRIME.modulus
@@ -263,7 +263,7 @@ def numbers_from(votes: Votes, shares: Elements, clients: int) -> Elements:
 
 
 def context_of(study: str, line: str, version: int, arm: str, votes: Votes) -> bytes:
-    """Return the context of proofs, outside of which they are invalid; each is also bound to its document id."""
+    """Return the context that proofs are bound to; each proof is also bound to its document id."""
     return f"fedping proof v1|{study}|{line}|{version}|{arm}|{votes.numbers}|{votes.metric}".encode()
 
 
@@ -278,10 +278,10 @@ def proven(
 
     Args:
         votes: the form of vectors as bits.
-        vectors: their bounded vectors, shape (k, d).
-        documents: the ids of their pings, shape (k, 16).
+        vectors: the clients' bounded vectors, shape (k, d).
+        documents: the ids of the clients' pings, shape (k, 16).
         seeds: 32 secret bytes for each client, the source of all of its randomness, by SHAKE128.
-        contexts: the context of each (:func:`context_of`).
+        contexts: the context of each client (:func:`context_of`).
     """
     from fedping.protocol.proofs.prio3 import RAND_BYTES, shard
 
@@ -292,7 +292,7 @@ def proven(
 
 
 def split_public(votes: Votes, rows: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Return the leader's own share and the public one from the bytes that it got, shape (k, bytes)."""
+    """Return the leader's own share and the public share from the bytes that it received, shape (k, bytes)."""
     from fedping.protocol.proofs.prio3 import sizes
 
     own = sizes(votes.circuit).leader
@@ -300,6 +300,6 @@ def split_public(votes: Votes, rows: NDArray[np.uint8]) -> tuple[NDArray[np.uint
 
 
 def bit_shares(votes: Votes, rows: NDArray[np.uint8]) -> Elements:
-    """Return the leader's shares of the bits, shape (k, L), from its bytes; numbers beyond the field become 0."""
+    """Return the leader's shares of bits, shape (k, L), from the received bytes; numbers outside the field become 0."""
     words = words_of(rows[:, : 8 * votes.bits])
     return np.where(words < np.uint64(PRIME.modulus), words, np.uint64(0))

@@ -1,7 +1,7 @@
-"""Agreement of the three parties of a two-server line: its settings, and the terms that its helper offers.
+"""Agreement of the three parties of a two-server line: checks that the helper's offered terms fit the line's settings.
 
-Each party checks for itself: the helper before it signs, the leader before it publishes the offer, and a client before
-it seals anything. So no party has to trust another's claim about the noise.
+Each party checks on its own: the helper before it signs, the leader before it publishes the offer, and a client before
+it seals anything. So no party has to trust another party's claim about the noise.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedping.protocol.sharing.offer import Offer, Promise, Terms, terms_of
 from fedping.protocol.study import Arm, Line, PublicLine, PublicStudy, Study
 
 _LAST_DIGITS = 1 - 1e-9
-"""Factor by which a bound that was computed in another language may be smaller."""
+"""Factor of tolerance, because a bound that was computed in another language may be slightly smaller."""
 
 
 def terms_for(study: Study | PublicStudy, line: Line | PublicLine, leader: Identity, key: bytes, made: str) -> Terms:
@@ -31,7 +31,7 @@ def terms_for(study: Study | PublicStudy, line: Line | PublicLine, leader: Ident
         made: now, ISO 8601 in UTC.
 
     Raises:
-        InvalidSettings: the line has no shares, or its noise was never derived.
+        InvalidSettings: the line isn't a two-server line, or its noise was never derived.
     """
     privacy = line.privacy
     if privacy is None or privacy.shared is None:
@@ -58,10 +58,10 @@ def terms_for(study: Study | PublicStudy, line: Line | PublicLine, leader: Ident
 
 
 def agreed(offer: Offer, study: Study | PublicStudy, line: Line | PublicLine) -> Terms:
-    """Return the terms of an offer that fits a line.
+    """Return the terms of an offer after checking that they fit a line.
 
     Raises:
-        InvalidSettings: it is not signed by the line's helper, is for something else, or protects clients less.
+        InvalidSettings: the offer is not signed by the line's helper, is for other settings, or protects clients less.
     """
     if line.privacy is None or line.privacy.shared is None:
         raise InvalidSettings(f"line '{line.name}' of study '{study.name}' has no helper, so it can have no offer")
@@ -75,7 +75,7 @@ def agreed(offer: Offer, study: Study | PublicStudy, line: Line | PublicLine) ->
 
 
 def agreed_terms(study: PublicStudy, line: PublicLine) -> Terms | None:
-    """Return the terms under which clients of a published line send; None if it has no offer yet.
+    """Return the terms under which clients of a published line send; None if the line has no offer yet.
 
     Raises:
         InvalidSettings: as in :func:`agreed`.
@@ -126,7 +126,7 @@ def arms_of(arms: Sequence[Arm], line: str) -> tuple[str, ...]:
 
 
 def numbers_of(line: Line | PublicLine) -> int:
-    """Return the number of numbers in a line's vector: its weights and the metrics."""
+    """Return the length of a line's vector: the count of its weights and the metrics."""
     return line.spec.m + len(METRICS)
 
 
@@ -134,7 +134,7 @@ def noise_of(line: Line | PublicLine) -> float:
     """Return the standard deviation of the noise that each of a line's servers adds; 0 without a central guarantee.
 
     Raises:
-        InvalidSettings: it was never derived.
+        InvalidSettings: the noise was never derived.
     """
     privacy = line.privacy
     if privacy is None or privacy.central is None:

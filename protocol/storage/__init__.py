@@ -1,4 +1,4 @@
-"""Named bytes in a folder of this machine or in a bucket: one interface, which the model store and the landing use."""
+"""The storage interface of the model store and the landing folder: named bytes in a folder or a bucket."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 Headers: TypeAlias = Callable[[str], Mapping[str, str]]
-"""The HTTP headers with which a bucket serves the blob of a key."""
+"""A function from a key to the HTTP headers with which a bucket serves its blob."""
 
 
 def open_storage(place: Place, headers: Headers | None = None) -> Storage:
@@ -49,8 +49,8 @@ def open_storage(place: Place, headers: Headers | None = None) -> Storage:
 
     Args:
         place: the folder, or the bucket and the folder in it.
-        headers: of a storage that clients fetch from: a bucket serves blobs with these HTTP headers, and files in a
-            folder have the modes that the umask allows. None keeps files for their owner and group.
+        headers: for a storage that clients fetch from: a bucket serves blobs with these HTTP headers, and files in a
+            folder have the modes that the umask allows. With None, only owner and group can read the files.
     """
     if isinstance(place, Path):
         return FolderStorage(place, served=headers is not None)
@@ -58,7 +58,7 @@ def open_storage(place: Place, headers: Headers | None = None) -> Storage:
 
 
 def storage_and_key(file: Place) -> tuple[Storage, str]:
-    """Return the storage of the folder that a file lies in, and the file's key there."""
+    """Return the storage of the folder that contains a file, and the file's key in this storage."""
     if isinstance(file, Path):
         return FolderStorage(file.parent), file.name
     return BucketStorage(parent(file)), base_name(file)

@@ -1,4 +1,4 @@
-"""A folder of a bucket as a storage: S3 and what speaks like it, Google Cloud Storage, Azure Blob Storage.
+"""A folder of a bucket as a storage: S3 and compatible services, Google Cloud Storage, Azure Blob Storage.
 
 Each operation takes one or a few requests, which are retried while the object store is unreachable. A blob is created
 by a conditional put (``If-None-Match: *``, or Google's ``x-goog-if-generation-match: 0``), so that exactly one of
@@ -44,18 +44,18 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 A_LIST = 1000
-"""Maximum objects in one answer to a list; these services give at most as many, or by default."""
+"""Maximum objects in one answer to a list; this is the services' maximum or default."""
 
 PART_BYTES = 2**24
-"""Bytes of a part. A file of more than twice as many is sent in parts, since each has its own time to arrive."""
+"""Bytes of an upload's part. Files of over twice as many are sent in parts, because each part has its own time-out."""
 
 _WRITER = "writer"
-"""Metadata of an object: its creator. A writer whose answer was lost recognizes its own object by it."""
+"""Key of an object's metadata for its creator, by which a writer whose answer was lost recognizes its own object."""
 
 _NO_SUCH_RANGE = ("InvalidRange", "416 Range Not Satisfiable", "non-partial response when range requested")
 
 _WITHOUT_SUFFIX = "az"
-"""Azure has no request for the last bytes of an object, so its size is requested first."""
+"""Scheme of Azure, which has no request for the last bytes of an object, so that its size is requested first."""
 
 
 class BucketStorage:
@@ -65,7 +65,7 @@ class BucketStorage:
 
     Args:
         place: the bucket, and the folder in it.
-        headers: the HTTP headers that each key is served with, of a bucket that clients fetch from; None of others.
+        headers: for a bucket that clients fetch from, the HTTP headers by key; otherwise None.
     """
 
     far = True
@@ -111,7 +111,7 @@ class BucketStorage:
         return found
 
     def _listed(self, folder: str, at_once: int) -> Iterator[list[obstore.ObjectMeta]]:
-        """Yield the objects below a folder, ``at_once`` at a time; continue in place after a broken answer."""
+        """Yield the objects below a folder, ``at_once`` at a time; continue at the same place after a broken answer."""
         import obstore
 
         where = self._at(folder)
@@ -134,7 +134,7 @@ class BucketStorage:
             last = max(each["path"] for each in listed)
 
     def token(self, folder: str, now_ns: int | None = None) -> int | None:
-        """See :meth:`Storage.token`: a bucket has no folders whose changes would show."""
+        """See :meth:`Storage.token`; always None, because a bucket doesn't record changes of folders."""
         return None
 
     def stamp(self, key: str) -> Stamp | None:
@@ -193,11 +193,11 @@ class BucketStorage:
             return again(lambda: heeding(ask), BROKEN_ANSWERS)
 
     def _is_empty(self, error: Exception, key: str) -> bool:
-        """Return whether an object has no last bytes because it is empty; services answer that in two ways."""
+        """Return whether reading an object's end failed because it is empty; services report that in two ways."""
         return any(words in str(error) for words in _NO_SUCH_RANGE) and self._size(key) == 0
 
     def read_range(self, key: str, start: int, size: int) -> Bytes:
-        """Return some bytes of an object; raises :class:`FileNotFoundError` if it is gone."""
+        """Return some bytes of an object; raise :class:`FileNotFoundError` if the object is gone."""
         import obstore
         from obstore.exceptions import GenericError
 
@@ -246,7 +246,7 @@ class BucketStorage:
             return again(lambda: self._created(key, data, writer), BROKEN_PUTS)
 
     def _created(self, key: str, data: bytes, writer: str) -> bool:
-        """Return whether an object was created by this writer; the call may be repeated after a failure."""
+        """Create an object; return whether this writer created it. The call may be repeated after a failure."""
         import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
@@ -275,11 +275,11 @@ class BucketStorage:
         return attributes.get(_WRITER)
 
     def write(self, key: str, parts: Iterable[Bytes], *, durable: bool = True) -> None:
-        """See :meth:`Storage.write`: a put is whole, or absent.
+        """See :meth:`Storage.write`; an object is written completely or not at all.
 
-        Documents for clients are put in one request, like versions: the parts of a killed upload remain, cost money,
-        and are invisible. Its put isn't repeated when the connection breaks: a late repetition would undo what another
-        publisher has put in the meantime.
+        Documents for clients are put in one request, like versions, because the parts of a killed upload remain,
+        invisible, and cost money. The put isn't repeated when the connection breaks: a late repetition would overwrite
+        what another publisher has put in the meantime.
         """
         if self._headers is None:
             self._put(key, b"".join(parts), None)
@@ -294,14 +294,14 @@ class BucketStorage:
         self._request("write", key, put, ())
 
     def rewrite(self, key: str, parts: Iterable[Bytes]) -> None:
-        """See :meth:`Storage.rewrite`: only if no other process has written the object in the meantime."""
+        """See :meth:`Storage.rewrite`; fails if another process has written the object in the meantime."""
         found = self._head(key)
         if found is None:
             raise FileNotFoundError(f"there is no {self._at(key)}")
         self._put(key, b"".join(parts), found)
 
     def _put(self, key: str, data: bytes, instead_of: obstore.ObjectMeta | None) -> None:
-        """Write an object; if ``seen`` is not None, only in place of that one."""
+        """Write an object; if ``instead_of`` is not None, only if the present object is still that one."""
         import obstore
         from obstore.exceptions import PreconditionError
 
@@ -346,7 +346,7 @@ class BucketStorage:
 
         Raises:
             NoConditionalWrites: an object was created twice.
-            StorageAway: nothing can be written, or objects must not change (retention, immutability).
+            StorageAway: nothing can be written, or the bucket forbids changes of objects (retention, immutability).
         """
         key = f".probe-{secrets.token_hex(8)}"
         try:
@@ -399,7 +399,7 @@ class _OpenedObject:
 
 @contextmanager
 def _gone_or_away(what: str, where: Bucket) -> Iterator[None]:
-    """Distinguish a missing object from a missing bucket."""
+    """Pass the error of a missing object on, and raise a missing bucket as :class:`StorageAway`."""
     with told(what, where, let=(FileNotFoundError,)):
         try:
             yield
@@ -409,6 +409,6 @@ def _gone_or_away(what: str, where: Bucket) -> Iterator[None]:
 
 
 def _name(found: obstore.ObjectMeta, folder: Bucket) -> str:
-    """Return the path to an object from a folder; "" for the object by which web consoles mark the folder itself."""
+    """Return an object's path relative to a folder; "" for the object with which web consoles mark a folder."""
     path = found["path"]
     return path if not folder.prefix else path.removeprefix(folder.prefix).removeprefix("/")

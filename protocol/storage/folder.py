@@ -1,4 +1,4 @@
-"""A folder of this machine, or of a disk that it shares with others, as a storage."""
+"""A folder as a storage, on this machine or on a disk shared with other machines."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from fedping.protocol.storage.interface import (
 _BY_THE_UMASK = 0o777
 
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
-"""Errors of file systems without hard links: FAT and exFAT, FUSE of object stores, some of SMB."""
+"""Errors on file systems without hard links: FAT and exFAT, FUSE mounts of object stores, some SMB shares."""
 
 
 class _OpenedFile:
-    """A file of this machine, open."""
+    """An open file of this machine."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
@@ -58,12 +58,13 @@ class FolderStorage:
     """Files below a folder; see :class:`fedping.protocol.storage.interface.Storage`.
 
     A file is written under a hidden name, flushed, and renamed or *linked* to its name; then the folder is flushed.
-    After a crash at any point either the whole file exists, or a hidden one that nothing reads. A link either creates
-    the name or fails because it exists: the compare-and-swap of publishing, which works between processes.
+    After a crash at any time, either the whole file exists, or a hidden file that nothing reads. A link either creates
+    the name or fails because the name exists. This is the compare-and-swap of publishing, which works between
+    processes.
 
     Args:
         place: the folder.
-        served: whether others than owner and group may read what is written, as far as the umask allows.
+        served: whether all users may read the files, as far as the umask allows, and not only owner and group.
     """
 
     far = False
@@ -91,7 +92,7 @@ class FolderStorage:
         return found
 
     def token(self, folder: str, now_ns: int | None = None) -> int | None:
-        """See :meth:`Storage.token`: when the folder was changed, once a further change would show."""
+        """See :meth:`Storage.token`; the time of the last change, or None if the next could have the same time."""
         try:
             changed = (self.place / folder).stat().st_mtime_ns
         except FileNotFoundError:
@@ -163,7 +164,7 @@ class FolderStorage:
             sync_folder(path.parent)
 
     def rewrite(self, key: str, parts: Iterable[Bytes]) -> None:
-        """See :meth:`Storage.rewrite`: the target of a symbolic link is replaced, with its owner and mode."""
+        """See :meth:`Storage.rewrite`; a symbolic link's target is replaced. Owner and mode stay."""
         path = Path(os.path.realpath(self.place / key))
         seen, data = path.stat(), list(parts)
         if path.stat().st_ino != seen.st_ino:  # every writer makes another file
@@ -181,7 +182,7 @@ class FolderStorage:
             path.parent.rmdir()
 
     def check_conditional_writes(self) -> None:
-        """See :meth:`Storage.check_conditional_writes`: a writable folder on a file system with hard links."""
+        """See :meth:`Storage.check_conditional_writes`: a writable folder, on a file system with hard links."""
         name = f".probe-{secrets.token_hex(6)}"
         try:
             self.create(name, b"x")
@@ -192,13 +193,13 @@ class FolderStorage:
     def _hidden(
         self, path: Path, parts: Iterable[Bytes], *, durable: bool = True, like: os.stat_result | None = None
     ) -> Iterator[Path]:
-        """Yield a hidden, flushed file next to a path, to be renamed; any error removes it, and so does Ctrl-C.
+        """Yield a hidden, flushed file next to a path, to be renamed; on errors and Ctrl-C the file is removed.
 
         Args:
-            path: the final path; missing folders above it are made.
+            path: the final path; missing parent folders are created.
             parts: the bytes.
             durable: whether to flush the file to disk.
-            like: the file whose owner and mode it gets.
+            like: the file whose owner and mode the new file gets.
         """
         hidden = path.parent / f".{path.name}.{secrets.token_hex(6)}.tmp"
         try:
@@ -216,7 +217,7 @@ class FolderStorage:
             raise
 
     def _new_file(self, path: Path) -> IO[bytes]:
-        """Open a new file in a folder, which is made if missing: :meth:`remove` may have just removed it as empty."""
+        """Open a new file and create its folder if missing, since :meth:`remove` may just have removed it as empty."""
         attempts = 5
         while True:
             try:
@@ -249,7 +250,7 @@ def _folders(folder: Path) -> list[str]:
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry is a folder, or a symbolic link to a folder that it doesn't lie in itself."""
+    """Return whether an entry is a folder or a symbolic link to one, but not a link to a folder that contains it."""
     if not entry.is_symlink():
         return entry.is_dir()
     target = Path(os.path.realpath(entry.path))

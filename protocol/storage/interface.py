@@ -1,7 +1,7 @@
-"""The operations that the model store and the landing need from their storage.
+"""The storage operations that the model store and the landing folder need.
 
-A key is a relative path with '/'; the empty key is the place of the storage itself. A written blob is whole and durable
-when the call returns, or absent.
+A key is a relative path with '/'; the empty key is the storage's own place. When a write returns, the blob is complete
+and durable; a failed write leaves no partial blob.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ Stamp: TypeAlias = tuple[int, ...]
 """Metadata that change when a blob is replaced; the last number is its size in bytes."""
 
 LARGEST_BLOB = 2**30
-"""Maximum bytes of a blob that is read at once: a version of two million weights takes a third of it."""
+"""Maximum bytes of a blob that is read at once; a version of two million weights has a third of them."""
 
 
 class NotAFile(OSError):
-    """A directory, a pipe or a device is in the place of a file; the message says which."""
+    """A directory, a pipe or a device is in place of a file; the message says which."""
 
 
 class TooLarge(OSError):
-    """A file has more bytes than the caller wants to read at once."""
+    """A file has more bytes than the caller allows to be read at once."""
 
     def __init__(self, size: int) -> None:
         super().__init__(f"it has {size:,} bytes")
@@ -35,7 +35,7 @@ class TooLarge(OSError):
 
 
 class ShortFile(OSError):
-    """A file ends before the bytes that its footer promises."""
+    """A file is shorter than its footer or its reader expects."""
 
     def __init__(self) -> None:
         super().__init__("it is shorter than its footer says")
@@ -60,14 +60,14 @@ class Opened(Protocol):
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """The file's size in bytes."""
         ...
 
     def read(self, start: int, size: int) -> Bytes:
         """Return ``size`` bytes from ``start`` on.
 
         Raises:
-            ShortFile: the file has fewer.
+            ShortFile: the file has fewer bytes.
         """
         ...
 
@@ -80,7 +80,7 @@ class Storage(Protocol):
     """
 
     far: bool
-    """Whether each operation is a request over a network, which makes few large ones better than many small ones."""
+    """Whether each operation is a network request, so that few large operations are better than many small ones."""
 
     @property
     def place(self) -> Place:
@@ -88,11 +88,11 @@ class Storage(Protocol):
         ...
 
     def exists(self, key: str) -> bool:
-        """Return whether a file has this name, or a folder of this name has anything in it."""
+        """Return whether a file or a nonempty folder has this name."""
         ...
 
     def folders(self, folder: str) -> list[str]:
-        """Return the names of the folders directly below one, in no particular order; none if it doesn't exist."""
+        """Return the names of a folder's subfolders, in no particular order; none if the folder doesn't exist."""
         ...
 
     def files(self, folder: str) -> list[str]:
@@ -100,14 +100,15 @@ class Storage(Protocol):
         ...
 
     def tree(self, folder: str, changed_since_ms: int = 0) -> Mapping[str, list[str]]:
-        """Return the names of all files below a folder, by the relative path of the folder that each is in.
+        """Return the names of all files below a folder, grouped by the relative paths of their folders.
 
-        Folders whose names begin with a dot are left out, and so may be those without a change since then (Unix ms).
+        Folders whose names begin with a dot are left out. Folders without a change since ``changed_since_ms`` (Unix ms)
+        may be left out.
         """
         ...
 
     def token(self, folder: str, now_ns: int | None = None) -> int | None:
-        """Return a number that changes when a file enters or leaves a folder; None if it is unknown."""
+        """Return a number that changes when a file is added to or removed from a folder; None if it is unknown."""
         ...
 
     def stamp(self, key: str) -> Stamp | None:
@@ -118,53 +119,53 @@ class Storage(Protocol):
         """Open a file.
 
         Raises:
-            NotAFile: it is something else.
-            FileNotFoundError: it doesn't exist.
+            NotAFile: the key isn't a regular file.
+            FileNotFoundError: the file doesn't exist.
         """
         ...
 
     def tail(self, key: str, most: int) -> tuple[Bytes, int]:
-        """Return the last ``most`` bytes of a file or fewer, and the file's size; raises as :meth:`opened`."""
+        """Return at most the last ``most`` bytes of a file, and the file's size; raise the errors of :meth:`opened`."""
         ...
 
     def read(self, key: str, most: int = LARGEST_BLOB) -> bytes | None:
         """Return all bytes of a file; None if it doesn't exist.
 
         Raises:
-            NotAFile: it is something else.
-            TooLarge: it has more than ``most`` bytes.
+            NotAFile: the key isn't a regular file.
+            TooLarge: the file has more than ``most`` bytes.
         """
         ...
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write a new file; return False, and change nothing, if the key exists. One of any number of writers wins.
+        """Write a new file; return False, without a change, if the key exists. Of concurrent writers exactly one wins.
 
         Raises:
-            NoConditionalWrites: this storage can't.
+            NoConditionalWrites: this storage can't guarantee this.
         """
         ...
 
     def write(self, key: str, parts: Iterable[Bytes], *, durable: bool = True) -> None:
-        """Write a file, replacing any that exists; it survives a power loss unless ``durable`` is False."""
+        """Write a file or replace an existing file; it survives a power loss unless ``durable`` is False."""
         ...
 
     def rewrite(self, key: str, parts: Iterable[Bytes]) -> None:
-        """Replace the bytes of an existing file, which keeps its readers.
+        """Replace the bytes of an existing file; the same users may read it as before.
 
-        ``parts`` are consumed after the present file was inspected, and may be computed from its bytes.
+        ``parts`` are consumed after the present file is inspected, and may be computed from its bytes.
 
         Raises:
-            FileNotFoundError: it doesn't exist.
-            ChangedMeanwhile: another process has written it since the call; its bytes stay.
+            FileNotFoundError: the file doesn't exist.
+            ChangedMeanwhile: another process has written the file since the call; its bytes stay.
         """
         ...
 
     def remove(self, key: str) -> None:
-        """Remove a file, if it exists, and its folder if that is then empty; anything but a file stays."""
+        """Remove a file, if it exists, and its folder if it is then empty; anything but a file stays."""
         ...
 
     def check_conditional_writes(self) -> None:
-        """Check that files can be written, created once, and replaced.
+        """Check that files can be written, created only once, and replaced.
 
         Raises:
             NoConditionalWrites: a file could be created twice.
