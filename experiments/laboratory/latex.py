@@ -40,7 +40,7 @@ def write_latex(table: str, to: Path) -> None:
 
 
 def mean_of(seeds: int) -> str:
-    """Return what a number with an interval is, for a caption."""
+    """Return the explanation of a number with an interval, for a caption."""
     return "one seed" if seeds == 1 else rf"mean over {seeds} seeds $\pm$ half the 95\,\% $t$ interval"
 
 
@@ -50,7 +50,7 @@ def scaled(band: Band, unit: float) -> str:
 
 
 def banded(band: Band | None, digits: int, *, signed: bool = False, alone: bool = False) -> str:
-    """Return the cell of a mean with half its interval, unless ``alone``; empty without a mean."""
+    """Return the cell of a mean, with half the width of its interval unless ``alone``; empty without a mean."""
     if band is None or band.mean is None:
         return ""
     mean = number(band.mean, digits, signed=signed)

@@ -39,7 +39,7 @@ _BASELINES: tuple[Dashes, ...] = ((0, (4, 3)), (0, (1, 2)), (0, (8, 3, 2, 3)), (
 class Curve:
     """One variant: numbers of rounds, the mean over its repetitions, and half its 95 % t interval (0 without one).
 
-    ``megabytes`` that had been posted by then, or simulated ``hours`` that had passed, are the picture's axis if given.
+    If given, the picture's axis is the ``megabytes`` posted or the simulated ``hours`` passed by each round.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Curve:
 
     @property
     def at(self) -> FloatArray:
-        """Where the values are on the axis."""
+        """The positions of the values on the axis."""
         if self.hours is not None:
             return self.hours
         return self.rounds if self.megabytes is None else self.megabytes
@@ -84,9 +84,9 @@ APART = 1.1
 
 
 def over_bytes(curves: Sequence[Curve], metrics: pa.Table) -> list[Curve]:
-    """Return curves over what had been posted, the mean over repetitions, without the start, where nothing had.
+    """Return curves over the posted megabytes, the mean over repetitions, without the start, where nothing is posted.
 
-    There are none if all variants post about as much a round, or if that was not measured.
+    The result is empty if all variants post about as many bytes a round, or if the bytes were not measured.
     """
     drawn = []
     for each in curves:
@@ -125,7 +125,7 @@ def draw_curves(
         curves: the variants' curves.
         baselines: the metric of each; one that would flatten the rest, as the start may, is drawn at the edge.
         places: the position of each variant among all, which determines its colour in every picture.
-        metric: what is drawn.
+        metric: the drawn metric.
         theme: the colours.
     """
     figure, [axes] = panels(theme)
@@ -165,7 +165,7 @@ def draw_curves(
 
 
 def _beyond(value: float, low: float, high: float) -> str:
-    """Return the addition to a label for a value outside the picture."""
+    """Return the remark in a label on a value outside the picture."""
     return "" if low <= value <= high else f" {value:.4g} {'↓' if value < low else '↑'}"
 
 
@@ -189,7 +189,7 @@ def _limits(curves: Sequence[Curve], baselines: dict[str, float], least: float, 
 
 
 def _with_margin(low: float, high: float, least: float, most: float) -> tuple[float, float]:
-    """Return limits around two values that leave a margin, but beyond a bound no more than half a line is wide."""
+    """Return limits with a margin around two values; beyond a metric's bound, only half a line's width."""
     margin = 0.06 * (high - low) or 0.5
     return max(low - margin, least - margin / 6), min(high + margin, most + margin / 6)
 

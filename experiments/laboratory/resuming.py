@@ -3,10 +3,10 @@
 Only rounds in memory and rounds of gossip averaging continue; others start again. All draws follow from the seed and
 the round, so that a run that was killed ends with the same bits as one that was not.
 
-    <folder of a run>/checkpoint.npz    while it runs; removed when it is finished <folder of a run>/states.bin        a
-    row for each client: its state from round to round, memory-mapped <folder of a run>/states.<g>.undo   the rows at
-    checkpoint g, of clients that have changed since then <folder of a run>/sent.*            the same for the states of
-    upload links
+    <folder of a run>/checkpoint.npz    while it runs; removed when it is finished
+    <folder of a run>/states.bin        a row for each client: its state from round to round, memory-mapped
+    <folder of a run>/states.<g>.undo   the rows at checkpoint g, of clients that have changed since then
+    <folder of a run>/sent.*            the same for the states of upload links
 
 A row is a client's state XOR the first state. So clients that have never trained have zeros, which take no space in a
 file system. Checkpoints don't copy the rows: before the first change of a row after a checkpoint, its old value goes to
@@ -68,7 +68,7 @@ class Part(Protocol):
 
 @runtime_checkable
 class Checks(Protocol):
-    """A part that may be unable to continue; it is asked before any part has changed."""
+    """A part that may be unable to continue; it is checked before any part is restored."""
 
     def check(self, saved: Arrays) -> None:
         """Raise :class:`CannotGoOn` unless :meth:`Part.restore` can continue from this."""
@@ -90,7 +90,7 @@ class Checkpoints:
         """A note about a killed run that could not be continued."""
 
     def restored(self) -> bool:
-        """Restore all parts from the file; return False if there is none, or it is not whole (:attr:`notes`)."""
+        """Restore all parts from the file; return False if there is no file, or it is incomplete (:attr:`notes`)."""
         if not self._path.exists():
             return False
         try:
@@ -146,7 +146,7 @@ def _save(path: Path, saved: Arrays) -> None:
 
 
 MOST_BYTES = 4 * 2**30
-"""The most that all clients of a run may keep together."""
+"""Maximum bytes of the states of all clients of a run together."""
 
 _HEAD = np.dtype([("clients", "<u8"), ("crc", "<u4")])
 
@@ -156,7 +156,7 @@ class KeepsPending(Protocol):
     """A store of states that may still be partly on a device."""
 
     pending: Callable[[], None]
-    """Writes it to the store; called before the store is read."""
+    """Writes the states on the device to the store; called before the store is read."""
 
 
 class MappedStates:
@@ -194,10 +194,10 @@ class MappedStates:
         return self._row.itemsize
 
     def check_size(self, training: int) -> None:
-        """Raise unless the state of as many clients as will train is small enough.
+        """Raise unless the states of ``training`` clients are small enough.
 
         Raises:
-            InvalidSettings: it is not.
+            InvalidSettings: they are too large.
         """
         if (size := training * self.bytes_each) > MOST_BYTES:
             raise InvalidSettings(
@@ -243,7 +243,7 @@ class MappedStates:
         return {"generation": np.array(self._generation), "crc": np.array(zlib.crc32(file.data))}
 
     def restore(self, saved: Arrays) -> None:
-        """Put back the rows that have changed since :meth:`snapshot` returned this.
+        """Restore the rows that have changed since :meth:`snapshot` returned ``saved``.
 
         Raises:
             CannotGoOn: the file or a journal is missing, damaged, or another run's.
@@ -276,7 +276,7 @@ class MappedStates:
 
     @property
     def _file(self) -> NDArray[np.uint8]:
-        """The rows, shape (clients, bytes), of a new file unless a former one has been restored."""
+        """The rows, shape (clients, bytes), in the restored file or else in a new one."""
         with self._lock:
             if self._rows is None:
                 for old in self._folder.glob(f"{self._name}.*.undo"):
@@ -296,7 +296,7 @@ class MappedStates:
         self._changed = np.zeros(self._clients, np.bool_)
 
     def _remember(self, journal: BinaryIO, clients: ClientNumbers) -> None:
-        """Write the rows of clients that have not changed since the checkpoint to its journal, before they do."""
+        """Write clients' rows to the checkpoint's journal before these rows change for the first time."""
         if not len(clients):
             return
         record = clients.astype("<i8").tobytes() + self._file[clients].tobytes()
@@ -306,7 +306,7 @@ class MappedStates:
         self._changed[clients] = True
 
     def _remembered(self, generation: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint8]]]:
-        """Yield a journal's clients, with their former rows; a torn end has no clients whose row had changed."""
+        """Yield a journal's clients with their former rows. A torn end is ignored: these rows hadn't changed yet."""
         with open(self._path(generation), "rb") as journal:
             while len(head := journal.read(_HEAD.itemsize)) == _HEAD.itemsize:
                 [(count, crc)] = np.frombuffer(head, _HEAD).tolist()

@@ -47,10 +47,10 @@ def mixed(weights: FloatArray, own: FloatArray, behind: int) -> FloatArray:
 
 
 class CoOpRounds:
-    """The arrivals of a run; as many of them as there are clients count as a round.
+    """The arrivals of a run's clients. A round is as many arrivals as there are clients.
 
-    The next client to arrive is drawn in proportion to the clients' speeds. A client draws by its key of the round and
-    the number of its arrivals in it.
+    The next client to arrive is drawn in proportion to the clients' speeds. A client's random draws depend on its key
+    in the round and the number of its arrivals in the round.
     """
 
     def __init__(self, setup: Setup, problem: Problem) -> None:
@@ -81,7 +81,7 @@ class CoOpRounds:
         return None
 
     def start_weights(self, versions: Sequence[FloatArray]) -> Sequence[FloatArray]:
-        """Return the versions; clients are not asked for anything."""
+        """Return the versions unchanged."""
         return versions
 
     def measured(self) -> Mapping[str, Mapping[str, float]]:
@@ -89,7 +89,7 @@ class CoOpRounds:
         return {}
 
     def run(self, sent: Iterable[Updates]) -> RoundReport:
-        """See :meth:`Rounds.run`; clients are not asked for anything, so ``sent`` is not used.
+        """See :meth:`Rounds.run`; ``sent`` is not used, because clients train on their own arrival.
 
         The report is about the merged models; its loss is the loss of all clients that arrived, at their own models.
         """
