@@ -1,4 +1,4 @@
-"""The demo with two servers: a study whose clients send shares, its helper, and what each server saw of one client."""
+"""The demo with two servers: a study with input shares, its helper, and each server's view of one client."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def secured(study: Study, helper: str, clients: int, rounds: int) -> Study:
     """Return the demo's study with clients that split their vectors between two servers, which both add noise.
 
     Args:
-        study: the plain one.
+        study: the demo's study with one server.
         helper: the helper's identity.
         clients: the number of clients.
         rounds: the number of rounds.
