@@ -1,4 +1,4 @@
-"""An experiment as a file: a study, who takes part in it, for how long, and how it is validated."""
+"""An experiment's file: a study, its simulated clients, its phases, and its validation."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def _check(experiment: Experiment, study: Study) -> None:
 
 
 def _check_private(experiment: Experiment, study: Study) -> None:
-    """Raise :class:`InvalidSettings` if an experiment with a private study asks for unavailable data."""
+    """Raise :class:`InvalidSettings` if an experiment needs data that its private study doesn't provide."""
     private = f"study '{study.name}' is private"
     if experiment.evaluation is not None:
         raise InvalidSettings(

@@ -40,7 +40,7 @@ LONGEST_WAIT = 900.0
 """Maximum seconds between two fetches, after any number of failures, unless --every is longer."""
 
 FETCHES_A_STUDY = 10
-"""Number of waits after which the study is fetched too, because it may have ended."""
+"""Number of waits after which the study is fetched again, because it may have ended."""
 
 MOST_BYTES = 2**26
 """Maximum size of an answer of the server."""
@@ -74,7 +74,7 @@ class Pace:
     def limited(self) -> Iterator[None]:
         """Make a training raise :class:`_TimeOver` when no time is left, or :class:`_TooSlow` if it takes too long.
 
-        A timer does that in the main thread, the only one that can be interrupted.
+        A timer raises the exception in the main thread, the only one that can be interrupted.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -150,7 +150,7 @@ class Options:
 
     @property
     def pace(self) -> Pace:
-        """The interval of fetches and the time of the end, from now on."""
+        """The interval of fetches and the time of the end, counted from this call."""
         return Pace(
             rounds=self.rounds,
             seconds=None if self.duration is None else seconds_in("--for", self.duration),
@@ -654,7 +654,7 @@ class Session:
         timed: runs their requests.
         institutions: the clients.
         ask: asks a person whether to send a ping; None sends without asking.
-        told: the consent, for reports in JSON; None for lines.
+        told: the consent, for reports in JSON; None for reports as text.
     """
 
     def __init__(
@@ -717,7 +717,7 @@ class Session:
             self._wait(f"waiting for a version after {ping.version}")
 
     def _next_ping(self, institution: Institution) -> tuple[Waiting | None, str | None]:
-        """Take a client's actions up to its next post; return the ping that waits for it.
+        """Take a client's actions up to its next post, and return the ping to be posted.
 
         Without one, return None and the reason why no version was available, if so.
         """
@@ -810,7 +810,7 @@ class Session:
         self._last_explanation = explanation
 
     def _wait(self, activity: str) -> None:
-        """Wait for the next turn; now and then, fetch the study, which may have ended."""
+        """Wait for the next turn; after every few waits, fetch the study, which may have ended."""
         self._sleep(self._backoff.wait(self._failures + 1, self._random.random(), None), activity)
         self._waits += 1
         if self._waits % FETCHES_A_STUDY == 0:

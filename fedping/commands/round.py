@@ -364,7 +364,7 @@ def lines_of(store: ModelStore, study: str, chosen: tuple[str, ...]) -> list[str
     """Return the names of the chosen lines of a study, of all if none is chosen.
 
     Raises:
-        FedpingError: the study has no line, or none of a chosen name.
+        FedpingError: the study has no line, or no line of a chosen name.
     """
     the_study = store.study(study)
     if not the_study.lines:
@@ -445,7 +445,7 @@ class StudyRounds:
         return result
 
     def resting(self, keep: bool) -> str | None:
-        """Return why the study has no rounds if it is paused or has ended; else None.
+        """Return the reason why a paused or ended study has no rounds; None for a running study.
 
         No further round deletes the last pings of a private study that has ended. They are deleted here, unless
         ``keep`` is set.
@@ -567,7 +567,7 @@ def _outcome(error: Exception) -> str:
 
 
 def _reason(error: BaseException | None) -> str:
-    """Return why a round failed; for a defect only its type and system error, because its text may quote a ping."""
+    """Return the reason why a round failed; for a defect, only type and system error: its text may quote a ping."""
     if isinstance(error, OSError):
         where = f": {error.filename}" if error.filename else ""
         return f"{error.strerror or type(error).__name__}{where}"
