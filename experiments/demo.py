@@ -50,15 +50,15 @@ ROUND_STEPS = {
     "aggregated": "Spark round: stepping the optimizer",
     "stepped": "Spark round: publishing the next version",
 }
-"""What the demo displays after each step that a round reports."""
+"""The displayed text after each step that a round reports."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemoSettings:
     """The settings of a demo, and the folder for all its files.
 
-    With ``page``, ingest serves the demo page on ``port`` (None: a free one), and a study to try on it is created.
-    With ``secure``, clients split their updates between two servers (`fedping.experiments.secure_demo`).
+    With ``page``, ingest serves the demo page on ``port`` (None: a free one), and a study to try on it is created. With
+    ``secure``, clients split their updates between two servers (`fedping.experiments.secure_demo`).
 
     Raises:
         InvalidSettings: fewer than one client or iteration; a folder that isn't empty; or ``page`` together with
@@ -317,8 +317,8 @@ def playground(study: Study) -> Study:
     """Return the demo page's study: a copy of ``study`` from the start, with smaller rounds and one more arm.
 
     The demo's own study has converged when its iterations end, and its rounds wait for hundreds of clients, so one
-    person's choices would have no visible effect. The new arm ``personalized`` gets half of ``treatment``'s share.
-    Its clients also have their own models, with steps so large that a single choice is visible.
+    person's choices would have no visible effect. The new arm ``personalized`` gets half of ``treatment``'s share. Its
+    clients also have their own models, with steps so large that a single choice is visible.
     """
     treatment, *others = study.arms
     half = replace(treatment, share=treatment.share / 2)
@@ -342,8 +342,8 @@ def page_address(ingest: RunningIngest, study: str, every: int) -> str:
 def keep_rounds(running: DemoServers, *, every: int, clock: Clock, tell: Callable[[str], None]) -> None:
     """Run a round of each line of each running study every ``every`` seconds, until the clock stops.
 
-    Failures are reported, and the next round tries again. ``tell`` is called with a line's result as a sentence,
-    unless it is the same as before.
+    Failures are reported, and the next round tries again. ``tell`` is called with a line's result as a sentence, unless
+    it is the same as before.
     """
     rounds = _Rounds(running, tell)
     run_schedule(rounds.run, every, clock, lambda text: None)

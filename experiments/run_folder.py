@@ -27,7 +27,7 @@ from fedping.protocol.formats import NewerFormat, with_format, without_format
 T = TypeVar("T")
 
 NOTE = "experiment.json"
-"""Name of the file with the experiment of a run's folder."""
+"""Name of the file that describes the experiment in a run's folder."""
 
 CODE = "code.json"
 """Name of the file with digests of the results' inputs other than settings: code, data, the program."""
@@ -136,7 +136,7 @@ class _MadeOf(msgspec.Struct, frozen=True):
 
 
 def noted_of(out: Path) -> dict[str, str]:
-    """Return a folder's recorded inputs of its results, other than the settings."""
+    """Return the inputs of a folder's results that it has recorded, other than the settings."""
     return (read_whole(out / CODE, _MadeOf) or _MadeOf({})).digests
 
 
@@ -149,7 +149,7 @@ def _changed_part(name: str, noted: Mapping[str, str], now: Mapping[str, str]) -
 
 
 def _changed_settings(before: bytes, now: bytes) -> str:
-    """Return words for the folder's experiment, with the differences if it has the same name."""
+    """Return a phrase for a folder's experiment, with the different settings if it has the same name."""
     try:
         was, is_now = msgspec.json.decode(before), msgspec.json.decode(now)
         changes = list(_differing(was, is_now, ""))

@@ -111,8 +111,8 @@ class Seen(NamedTuple):
         leader, helper: the client's two input shares, shape (d,).
         vector: the sum of both shares, shape (d,).
         clients: the number of clients with inspected shares.
-        leader_p, helper_p: for each server, the probability that uniformly random bytes are as uneven as its shares,
-            by the χ² test of 256 counts.
+        leader_p, helper_p: for each server, the probability that uniformly random bytes are as uneven as its shares, by
+            the χ² test of 256 counts.
     """
 
     document: UUID

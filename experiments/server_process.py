@@ -32,9 +32,9 @@ _POLL = 0.05
 def server_process(what: str, command: Sequence[str], log: Path, addresses: Sequence[str]) -> Iterator[None]:
     """Start a serving command of fedping, wait until it is healthy, and at the end stop it in order.
 
-    The server has its own session, so Ctrl-C reaches it only through this process, which first stops sending to it.
-    The server dies with this process, however that ends. It finds the same modules as this process, because a study
-    may have a user's upload links, and their module may be next to an experiment's file.
+    The server has its own session, so Ctrl-C reaches it only through this process, which first stops sending to it. The
+    server dies with this process, however that ends. It finds the same modules as this process, because a study may
+    have a user's upload links, and their module may be next to an experiment's file.
 
     Args:
         what: the server's name, as in "ingest did not start".
@@ -154,7 +154,7 @@ def ingest_process(
     Args:
         store: an existing model store.
         landing: the landing folder.
-        log: the file for its output.
+        log: the file for ingest's output.
         options: more options of the command.
         port: the port for clients; None for a free one.
 

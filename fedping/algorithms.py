@@ -55,7 +55,7 @@ class LocalTraining:
 @fedping.client_algorithm("scaffold")
 @dataclass(frozen=True, kw_only=True)
 class Scaffold(LocalTraining):
-    """SCAFFOLD (Karimireddy et al. 2020): local steps, corrected by how a client's gradient differs from everybody's.
+    """SCAFFOLD (Karimireddy et al. 2020): local steps, corrected by a client's difference from the mean gradient.
 
     Client i keeps a control variate c_i, and the mean c of all N of them is published behind the weights x. A step is
     y ← y - η (g_i(y) - c_i + c). After K steps the new c_i is, by ``option``
@@ -103,7 +103,7 @@ class Scaffold(LocalTraining):
 @fedping.client_algorithm("feddyn")
 @dataclass(frozen=True, kw_only=True)
 class FedDyn(LocalTraining):
-    """FedDyn (Acar et al. 2021): a penalty for each client by which all of them come to the common minimum.
+    """FedDyn (Acar et al. 2021): local steps with a penalty for each client that leads all to the common minimum.
 
     Client i keeps g_i, its gradient where it ended last, and h is published behind the weights w. It takes local steps
     towards the minimum of L_i(θ) - <g_i, θ> + alpha/2 |θ - w|², and ends at θ = w + d_i; then g_i ← g_i - alpha d_i.
@@ -125,7 +125,7 @@ class FedDyn(LocalTraining):
         return {"gradient": np.zeros(len(model.weight_names), _precision(model))}
 
     def beside(self, model: Model[Any]) -> tuple[Block, ...]:
-        """Return h."""
+        """Return the vector h, published after the weights."""
         return (fedping.array("h", (len(model.weight_names),)),)
 
     def update(

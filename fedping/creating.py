@@ -72,8 +72,8 @@ def ready(
         on_noise: called before noise is derived, which may take seconds.
 
     Raises:
-        InvalidSettings: clients could not take part in the study, a shard has too little memory for the aggregation,
-            or the limits make all losses count the same.
+        InvalidSettings: clients could not take part in the study, a shard has too little memory for the aggregation, or
+            the limits make all losses count the same.
     """
     from fedping.client_sim.learning.checking import check_study
 

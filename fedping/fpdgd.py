@@ -92,8 +92,7 @@ def _share_of_exchanged(ranked: FloatArray, place: NDArray[np.intp], other: int)
     """Return P(R*) / (P(R) + P(R*)), where R* has the items at two places of R exchanged, shape (k, n).
 
     A ranking's probability is the product, over its places, of the item's e^s divided by the sum of e^s over the
-    remaining items. The remaining items in R and R* differ only after the upper of the two places, up to the lower
-    one.
+    remaining items. The remaining items in R and R* differ only after the upper of the two places, up to the lower one.
 
     Args:
         ranked: the scores in the order of R, shape (k, n, c), padded with minus infinity.

@@ -110,9 +110,9 @@ class PrivateKMeans:
 
     With ``contour``, that share of ``epsilon`` first buys each cluster's contour coefficient c: the mean of 1 - a / b
     over its examples, a and b being their distances to the nearest and to the second centroid, from a noisy sum and a
-    noisy number. The noise of a cluster is then 1 + c times as large: a cluster that is well apart stands more of it.
-    (Zhang, Liu and Wang 2018 set noise by contour coefficients of the data themselves, which then cost nothing in
-    their account and are not protected.)
+    noisy number. The noise of a cluster is then 1 + c times as large, because a well separated cluster tolerates more
+    noise. (Zhang, Liu and Wang 2018 set noise by contour coefficients of the data themselves, which then cost nothing
+    in their account and are not protected.)
 
     Each round in which a client takes part costs each of its examples ``epsilon`` at most: rounds add up. It covers the
     centroids and numbers in the update, and not the loss and the number of examples that a client reports. The examples
@@ -121,7 +121,7 @@ class PrivateKMeans:
 
     Attributes:
         bound: the largest number of a feature.
-        epsilon: of a round; all examples that differ by one are neighbours.
+        epsilon: ε of a round; sets of examples that differ by one example are neighbours.
         contour: share of ``epsilon`` for the contour coefficients; equal noise for all clusters if None.
     """
 

@@ -1,4 +1,4 @@
-"""A folder for rerunning an experiment, for a reviewer: its file, data, packages, and the expected results.
+"""Writes and reruns a folder for reviewers: an experiment's file, its data, packages, and the expected results.
 
 ``experiment.toml`` has all settings with their defaults, and the seeds. ``expected.json`` has digests of every file and
 the final metrics of every run. Rerunning checks the digests first, then each figure.
@@ -161,8 +161,8 @@ def reproduce(folder: Path, jobs: int | None = None, watch: Watch = lambda _: No
     """Rerun the experiment of an artifact (:func:`write_artifact`) inside its folder, and compare the figures.
 
     Raises:
-        FedpingError: the folder isn't an artifact or is of another version of fedping, a file is missing or changed,
-            or the results would be written elsewhere.
+        FedpingError: the folder isn't an artifact or is of another version of fedping, a file is missing or changed, or
+            the results would be written elsewhere.
     """
     expected = read_whole(folder / EXPECTED, Expected)
     if expected is None:

@@ -63,8 +63,8 @@ _COLUMNS = ("clients", "repeats", "pings", "updates", "losses", "examples", "key
 class Attacker:
     """An attack on a run.
 
-    Some of the clients that train and have examples are hostile. Invented ids are numbered after all clients, and
-    send what the sender (:attr:`Raid.sender`) would have sent.
+    Some of the clients that train and have examples are hostile. Invented ids are numbered after all clients, and send
+    what the sender (:attr:`Raid.sender`) would have sent.
 
     Raises:
         InvalidSettings: the attack does not fit the model or the data.

@@ -200,7 +200,7 @@ Pair: TypeAlias = tuple[FloatArray, FloatArray, FloatArray]
 
 @dataclass(frozen=True)
 class Minimum:
-    """The results: weights (k, m), losses (k,), and whether each gradient has become small (k,)."""
+    """The result of :func:`minimise`: weights (k, m), losses (k,), and whether each gradient has become small (k,)."""
 
     weights: FloatArray
     losses: FloatArray

@@ -81,9 +81,8 @@ class Cohorts:
 
     A client's draws depend only on the seed, the client and the round, not on the other participants. ``threads`` is
     the number of blocks of clients processed in parallel; it affects nothing else. ``before`` receives the clients' own
-    models in rounds that are followed by an evaluation. ``attacker`` replaces some clients' updates. ``states``
-    stores the clients' states from round to round, and ``sent`` their upload links' states; both are in memory if not
-    given.
+    models in rounds that are followed by an evaluation. ``attacker`` replaces some clients' updates. ``states`` stores
+    the clients' states from round to round, and ``sent`` their upload links' states; both are in memory if not given.
     """
 
     def __init__(

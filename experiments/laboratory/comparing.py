@@ -31,15 +31,15 @@ _ROUNDING = 1e-12
 class Difference(Struct, frozen=True, kw_only=True):
     """One metric of one split: the mean of each run, and of b - a over the paired seeds with its 95 % t interval.
 
-    ``better`` is "a" or "b" if the interval excludes 0, else null; it is also null for a metric that does
-    not say which model is better, such as ``gain``: a poor shared model leaves more to gain. ``percent`` is the mean
-    difference in percent of the mean of a; null if that mean is 0, if the difference is only rounding, and for
-    ``gain``, which is a difference itself. ``p`` is the two-sided p-value of the paired t test, for this metric by
-    itself; null for a single seed. The split "bytes" has the bytes transferred in all rounds: `update`, `posted` and
-    `fetched` (:class:`Outcome`); "time" has the simulated hours of runs with a [clock].
+    ``better`` is "a" or "b" if the interval excludes 0, else null; it is also null for a metric that does not say which
+    model is better, such as ``gain``: a poor shared model leaves more to gain. ``percent`` is the mean difference in
+    percent of the mean of a; null if that mean is 0, if the difference is only rounding, and for ``gain``, which is a
+    difference itself. ``p`` is the two-sided p-value of the paired t test, for this metric by itself; null for a single
+    seed. The split "bytes" has the bytes transferred in all rounds: `update`, `posted` and `fetched`
+    (:class:`Outcome`); "time" has the simulated hours of runs with a [clock].
 
-    ``estimated`` is true for bytes that at least one of the runs estimates. ``better`` and ``p`` are then null,
-    because the difference may come from the estimates.
+    ``estimated`` is true for bytes that at least one of the runs estimates. ``better`` and ``p`` are then null, because
+    the difference may come from the estimates.
     """
 
     split: str

@@ -2,8 +2,7 @@
 
 No client reports a single example. It reports the number of its examples, the number in each class or the sum of its
 targets, and for each feature the number of missing values, mean and sum of squares, and a histogram whose bins are
-quantiles found by counts.
-Correlations come from sums over all clients.
+quantiles found by counts. Correlations come from sums over all clients.
 
 Source: the kinds of pictures are those of Fritsch 2018, figures 1 to 3.
 """
@@ -49,14 +48,14 @@ class Distribution:
     """A feature's values, by client.
 
     Attributes:
-        name: of the feature.
+        name: the feature's name.
         edges: the ends of the bins, ascending, shape (b + 1,). Values beyond lie in the outer bins.
         counts: the number of each client's values in each bin, shape (k, b).
         missing: the number of all missing values.
-        mean: over all clients.
-        deviation: over all clients, with 1/n.
+        mean: the mean over all clients.
+        deviation: the standard deviation over all clients, with 1/n.
         between: the share of the variance that lies between clients' means, from 0 to 1.
-        whole: whether all values are whole numbers, a bin each.
+        whole: whether all values are whole numbers, with a bin for each.
     """
 
     name: str
@@ -82,7 +81,8 @@ class Description:
             without examples.
         distributions: of the requested features, or of those that differ most between clients.
         features: the names of the features in ``correlation``.
-        correlation: of pairs of features, shape (d, d), over the examples that have both; NaN for constant ones.
+        correlation: the correlations of pairs of features, shape (d, d), over the examples that have both; NaN for
+            constant features.
         left_out: number of features that are not in ``correlation``.
     """
 

@@ -1,4 +1,4 @@
-"""Evaluation of a model on the clients' examples: block by block over the fleet, and a version of a run on all splits.
+"""Evaluation of models on clients' examples, block by block over the fleet, and of a run's versions on all splits.
 
 Counts are summed over the fleet, and each client's metrics and scores kept. Three kinds of models are evaluated: a
 version of the shared model, on validation and test examples; the clients' own models, on the same examples of the same
@@ -54,7 +54,7 @@ class Evaluated:
 
     Attributes:
         total: the metrics of all clients' counts together, and the mean ``loss`` by examples.
-        clients: the same for each client that has examples, shape (clients,), by name; empty unless requested.
+        clients: the metrics of each client that has examples, shape (clients,), by name; empty unless requested.
         whose: the positions of these clients, shape (clients,).
     """
 
@@ -63,7 +63,7 @@ class Evaluated:
     whose: Clients
 
     def mean(self, clients: Clients | None = None) -> dict[str, float]:
-        """Return the mean over the clients with a defined metric, or over some of them."""
+        """Return each metric's mean over all clients for which it is defined, or over some of them."""
         of = self._places(clients)
         return {name: _mean(values[of]) for name, values in self.clients.items()}
 
@@ -242,7 +242,7 @@ def by_client(problem: Problem, weights: FloatArray, own: OwnModels | None = Non
     Columns: ``client``, its number; ``key``, its natural key or its group of users, if known; ``newcomer``, whether it
     never trains, if there are newcomers; ``examples``, its number of test examples; and one column per metric, null
     where it is undefined. With ``own``, a column ``personal_<metric>`` has the metrics of the clients' own models after
-    this number of ``rounds``, and in a run with several models ``model`` is the number of the client's.
+    this number of ``rounds``, and in a run with several models, ``model`` is the number of the client's model.
     """
     test = problem.test
     evaluated = evaluate(problem.model, problem.tally, per_client_weights(weights), test)
@@ -269,7 +269,7 @@ def by_client(problem: Problem, weights: FloatArray, own: OwnModels | None = Non
 
 
 def per_client_weights(weights: FloatArray) -> FloatArray | WeightsOf:
-    """Return shared weights, shape (m,), or a function to each client's own, given weights of shape (clients, m)."""
+    """Return shared weights, shape (m,), unchanged; for shape (clients, m), a function that selects clients' rows."""
     return weights if weights.ndim == 1 else weights.__getitem__
 
 
@@ -315,9 +315,9 @@ class OwnModels:
     def measure(self, weights: FloatArray, rounds: int) -> dict[str, dict[str, float]]:
         """Return a version's metrics and its clients' own models' metrics by split, given the number of rounds so far.
 
-        These are means over the clients that may train. ``gain`` is the metric of the clients' own models minus that
-        of the shared model. ``newcomers`` never train; if a method refits a part of the model every time, their parts
-        are fitted on their training examples.
+        These are means over the clients that may train. ``gain`` is the metric of the clients' own models minus that of
+        the shared model. ``newcomers`` never train; if a method refits a part of the model every time, their parts are
+        fitted on their training examples.
         """
         problem, data = self._problem.after(rounds), self._data(rounds)
         central = evaluate(problem.model, problem.tally, lambda clients: np.tile(weights, (len(clients), 1)), data)

@@ -137,7 +137,7 @@ def _split(settings: Data, clients: ExampleData, seed: int, fold: int | None) ->
 
 
 def ready(settings: Data, parts: Split, notes: list[str]) -> Split:
-    """Return the parts after each step of the settings, computed from the training examples, and add notes."""
+    """Return the parts after the settings' preparation, computed from the training examples, and add notes."""
     parts, marks = _filled(settings, parts, notes)
     if settings.drop_constant:
         parts = _applied(without_constants(parts.train), parts)

@@ -26,7 +26,7 @@ from fedping.protocol.errors import FedpingError
 from fedping.protocol.formats import without_format
 
 LONGEST_PARAMETER = 500
-"""Characters in a parameter that every version of MLflow accepts."""
+"""Maximum characters of a parameter that all versions of MLflow accept."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def _flat(value: Any, name: str) -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def _writing_to(to: Path) -> Iterator[None]:
-    """Turn the system's write errors into a sentence."""
+    """Turn a system error from writing to ``to`` into a :class:`FedpingError`."""
     try:
         yield
     except OSError as error:

@@ -23,7 +23,7 @@ _LEAST_P = 0.001
 
 
 def escaped(text: str) -> str:
-    """Return a text as LaTeX prints it."""
+    """Return a text escaped for LaTeX."""
     return _SIGNS.sub(lambda found: _SPECIAL[found[0]], " ".join(text.split()))
 
 
@@ -58,7 +58,7 @@ def banded(band: Band | None, digits: int, *, signed: bool = False, alone: bool 
 
 
 def number(value: float, digits: int, *, signed: bool = False) -> str:
-    """Return the cell of a number with these digits after the point."""
+    """Return the cell of a number with ``digits`` digits after the point."""
     return f"${value:{'+' if signed else ''},.{digits}f}$".replace(",", "{,}")
 
 

@@ -19,7 +19,7 @@ class Participants:
 
     Attributes:
         learners: positions of the clients that may train, shape (k,).
-        groups: their natural keys, shape (k,); None without.
+        groups: the learners' natural keys, shape (k,); None if they have none.
         sampler: selects among the learners.
 
     Raises:
@@ -53,7 +53,7 @@ class Participants:
             return sampler_for(All(), sizes, seed)
 
     def groups_of(self, learners: Clients) -> NDArray[np.generic] | None:
-        """Return the natural keys of some learners; None without."""
+        """Return the natural keys of some learners; None if they have none."""
         return None if self.groups is None else self.groups[np.searchsorted(self.learners, learners)]
 
     def keys(self, number: int, clients: Clients, repeats: NDArray[np.int64]) -> Keys:

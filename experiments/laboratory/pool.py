@@ -1,8 +1,8 @@
 """Units of work side by side: processes on this machine's cores, or tasks on Spark's executors.
 
-Their number changes no bit of any result. Every matrix product runs in one thread: divided among threads, it would be
-summed in another order. If there are fewer units than cores, blocks of clients are processed side by side instead. A
-unit whose executor is lost runs on another, where it resumes from its checkpoint.
+The number of processes or tasks changes no bit of any result. Every matrix product runs in one thread: divided among
+threads, it would be summed in another order. If there are fewer units than cores, blocks of clients are processed side
+by side instead. A unit whose executor is lost runs on another, where it resumes from its checkpoint.
 """
 
 from __future__ import annotations

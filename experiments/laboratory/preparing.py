@@ -61,7 +61,7 @@ def _nobody() -> Clients:
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem.
+    """The data, model and metrics of one repetition.
 
     Attributes:
         line: the line to train, in a study's form.

@@ -340,7 +340,7 @@ MOST_SIDE_BY_SIDE = 3
 
 
 def _own(summary: Summary, metrics: pa.Table, drawn: Sequence[str], repeated: str) -> Iterator[tuple[str, Figure, str]]:
-    """Yield the picture of the shared model, the clients' own, newcomers' own, and models that clients learn alone."""
+    """Yield the picture that compares the shared model with clients' and newcomers' own, and with local baselines."""
     metric = summary.metric
     with_own = [name for name in drawn if metric in summary.variants[name].metrics.get("personal", {})]
     curves: list[Curve] = []
@@ -398,7 +398,7 @@ MOST_SEGMENTS = 12
 
 @dataclass(frozen=True)
 class Segments:
-    """The segments of an experiment's clients, and how good models are on the test examples of each.
+    """The segments of an experiment's clients, and the models' metric on the test examples of each segment.
 
     Attributes:
         clients: the number of clients with test examples by segment, as the mean over the runs, the largest first.

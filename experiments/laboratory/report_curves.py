@@ -123,7 +123,8 @@ def draw_curves(
 
     Args:
         curves: the variants' curves.
-        baselines: the metric of each; one that would flatten the rest, as the start may, is drawn at the edge.
+        baselines: the metric of each baseline. A baseline that would flatten the rest, such as the start, is drawn at
+            the edge.
         places: the position of each variant among all, which determines its colour in every picture.
         metric: the drawn metric.
         theme: the colours.
@@ -175,7 +176,7 @@ def _band(one: Curve, least: float, most: float) -> tuple[FloatArray, FloatArray
 
 
 def _limits(curves: Sequence[Curve], baselines: dict[str, float], least: float, most: float) -> tuple[float, float]:
-    """Return limits that contain all but the first tenth of the rounds, whose start would flatten the rest.
+    """Return limits that contain the values of all rounds but the first tenth, which would flatten the rest.
 
     At least one of the values must be finite.
     """
@@ -205,8 +206,8 @@ def draw_finals(
 ) -> Figure:
     """Return the picture: variants in order from the top, then the baselines, in grey.
 
-    Where colours repeat, a variant's interval has the dashes that its curve has, and its mean is hollow. Intervals end
-    where the metric does. The arguments are the same as for :func:`draw_curves`.
+    Where colours repeat, a variant's interval has its curve's dashes, and its mean is hollow. Intervals end where the
+    metric does. The arguments are the same as for :func:`draw_curves`.
     """
     rows = [
         (name, row, theme.of_arm(places[name]), theme.dashes_of_arm(places[name])) for name, row in variants.items()

@@ -72,10 +72,10 @@ class Responses:
 
 
 def responses(settings: Response, data: object, seed: int) -> Responses:
-    """Return the responses of a run's clients.
+    """Return the randomised responses of a run's clients.
 
     Raises:
-        InvalidSettings: clients have no targets that could be drawn, or one is not among the values.
+        InvalidSettings: clients have no targets that could be randomised, or a target is not among the values.
     """
     where = "[randomised_response]"
     if not isinstance(data, ExampleData):

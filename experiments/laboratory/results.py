@@ -84,8 +84,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
         split: the split that the run is evaluated on.
         notes: sentences that a reader of the results should know.
         auc: "exact" if there is an AUC computed from the scores themselves. Without this mark, an earlier fedping
-            computed the AUC from 1,024 bins of log-odds between -24 and 24. It is wrong if scores have another scale;
-            a note says so.
+            computed the AUC from 1,024 bins of log-odds between -24 and 24. It is wrong if scores have another scale; a
+            note says so.
         simulated_hours: the duration of the run by its [clock]; absent without one.
         hours_to_target: the simulated hours until the deciding metric reached its target; None if it never did.
         seconds: the duration; the only figure here that differs between repeated runs.
@@ -161,7 +161,7 @@ class RunFolder:
         write_table(self.path / _CLIENTS, clients)
 
     def write_models(self, models: FloatArray) -> None:
-        """Write the models of a run with several, shape (models, m)."""
+        """Write the models of a run with several models, shape (models, m)."""
         with open(self.path / "models.npy", "wb") as sink:
             np.save(sink, models)
 
@@ -175,8 +175,8 @@ class RunFolder:
     ) -> None:
         """Write the results of the run: metrics, weights of the best and of the last version, and finally the outcome.
 
-        ``earlier`` are the environments in which the run was computed before it continued in this process. Finally,
-        the progress file is removed, because the metrics have the same contents.
+        ``earlier`` are the environments in which the run was computed before it continued in this process. Finally, the
+        progress file is removed, because the metrics have the same contents.
         """
         write_table(self.path / "metrics.parquet", metrics)
         for name, weights in (("best", best), ("last", last)):

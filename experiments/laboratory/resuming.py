@@ -61,7 +61,7 @@ class Part(Protocol):
         """Continue from the state that :meth:`snapshot` returned.
 
         Raises:
-            CannotGoOn: something is missing; the part is as new.
+            CannotGoOn: something is missing; the part is in its initial state.
         """
         ...
 
@@ -169,7 +169,7 @@ class MappedStates:
         folder: the run's folder.
         first: the state of a client that has never trained.
         clients: the number of clients.
-        name: the beginning of the names of its files.
+        name: prefix of the files' names.
     """
 
     def __init__(self, folder: Path, first: State, clients: int, name: str = STATES) -> None:

@@ -1,4 +1,4 @@
-"""A whole experiment: runs the unfinished units, then writes the tables and the summary.
+"""Runs a whole experiment: the unfinished units, then the tables and the summary.
 
 To identify results, the folder records the settings, the data, and the user's code: models, extensions and the user's
 modules that they import. So results of different code or data are never mixed. Runs whose inputs have changed can be
@@ -206,8 +206,8 @@ def code_identity(
 
     Args:
         experiment: the experiment.
-        noted: the digests that a folder has recorded. If it has the digest that an earlier version of fedping
-            computed of the same code, that digest is returned.
+        noted: the digests that a folder has recorded. If it has the digest that an earlier version of fedping computed
+            of the same code, that digest is returned.
         modules: known digests of the user's own modules; further ones are added.
 
     Raises:

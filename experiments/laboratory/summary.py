@@ -1,7 +1,7 @@
 """The summary of an experiment: each variant's mean over seeds with a band, differences in pairs, and the best variant.
 
-The best mean alone doesn't show that a variant is the best, because even among equal variants one has the best mean
-by chance. A variant is *shown* to be the best if its difference from every other, seed by seed, is significant
+The best mean alone doesn't show that a variant is the best, because even among equal variants one has the best mean by
+chance. A variant is *shown* to be the best if its difference from every other, seed by seed, is significant
 (:func:`significant_pairs`).
 """
 
@@ -111,8 +111,8 @@ MOST_NAMED = 3
 class VariantSummary(Struct, frozen=True, kw_only=True):
     """One variant or baseline over its repetitions: by split and metric, the mean and its band.
 
-    ``to_target`` is the number of rounds to the target, over the runs that reached it. With a [clock], simulated
-    hours are added: of the runs, and until the target.
+    ``to_target`` is the number of rounds to the target, over the runs that reached it. With a [clock], simulated hours
+    are added: of the runs, and until the target.
     """
 
     runs: int
@@ -144,8 +144,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     ``target`` is the value of ``metric`` that ends the count of rounds, if any. ``untrained`` are the variants whose
     rounds published no version.
 
-    ``level`` has, by split and metric, the best variant and the variants that can't be distinguished from it: the 95
-    % t interval of their difference from the best over the common seeds contains 0, uncorrected for the number of
+    ``level`` has, by split and metric, the best variant and the variants that can't be distinguished from it: the 95 %
+    t interval of their difference from the best over the common seeds contains 0, uncorrected for the number of
     variants. One seed cannot distinguish variants.
     """
 
@@ -309,7 +309,7 @@ _FIGURE = re.compile(r"\d[\d,.]*(?:e[+-]?\d+)?")
 
 
 def _notes_of(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, str]]:
-    """Yield pairs of the seeds that have a note, such as " (seed 1)", and the note; "" if all runs have it."""
+    """Yield (seeds, note) for each note of a variant; the seeds are a text such as " (seed 1)", empty for all runs."""
     alike: dict[tuple[str, int], list[tuple[int, str]]] = {}
     for one in outcomes:
         nth: Counter[str] = Counter()  # two notes of one run stay two

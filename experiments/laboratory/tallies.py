@@ -39,7 +39,7 @@ LOWER_IS_BETTER = frozenset({"loss", "mse", "rmse", "mae", "mean_rank", "empty_c
 
 
 class Tally(Protocol):
-    """Counts for one kind of prediction."""
+    """Counts and metrics for one kind of prediction."""
 
     @property
     def headline(self) -> tuple[str, ...]:
@@ -59,7 +59,7 @@ class Tally(Protocol):
 
     @property
     def by_rank(self) -> bool:
-        """Whether the AUC, a metric of the order of scores, is among the metrics."""
+        """Whether the metrics include the AUC, which depends on the order of scores."""
         ...
 
     def metrics(self, counts: FloatArray, areas: FloatArray | None = None) -> Metrics:
@@ -264,10 +264,10 @@ class Clustering:
 class Ranking:
     """Tally for scores of the candidates of a search, shape (k, n, c); -inf or NaN where there is no candidate.
 
-    The target is the position of the chosen candidate. If it is -1, nothing was chosen, and the search does not
-    count. The rank of the choice is the number of candidates that score higher, plus half of those that score the
-    same, so a model with equal scores for all is no better than chance. A choice is on top only if all other candidates
-    score lower.
+    The target is the position of the chosen candidate. If it is -1, nothing was chosen, and the search does not count.
+    The rank of the choice is the number of candidates that score higher, plus half of those that score the same, so a
+    model with equal scores for all is no better than chance. A choice is on top only if all other candidates score
+    lower.
     """
 
     @property
@@ -403,7 +403,7 @@ class WithOwn:
 
 
 def _made(own: OwnMetric) -> tuple[Extension, Any]:
-    """Return the extension, and the instance if it is a class."""
+    """Return a metric's extension, and its instance if the extension is a class."""
     extension = extension_of(own)
     return extension, extension.made(own.settings) if isinstance(extension.make, type) else None
 

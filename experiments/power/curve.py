@@ -101,7 +101,7 @@ def _work(plan: TrainingPlan, out: Path, cohort: int, repetition: int, tell: Con
 
 @contextmanager
 def _ctrl_c_later() -> Iterator[None]:
-    """Defer Ctrl-C to the end, and shield processes started here from it: their parent ends them.
+    """Defer Ctrl-C to the end of the context, and shield processes started in it, because their parent ends them.
 
     New processes inherit the blocked signal. Blocking alone is not enough for this process: its other threads receive
     the signal, and an interrupted start leaves a process that prints an error.
@@ -206,7 +206,7 @@ _OURS = {".lock", ".training.json.tmp"}
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """Progress: the finished rounds and runs, and the totals over all runs."""
+    """The progress of a plan: finished rounds and runs, and the totals over all runs."""
 
     rounds: int
     all_rounds: int

@@ -123,8 +123,8 @@ def searching_share(experiment: Experiment) -> float:
     """Return the mean share of a training arm's clients that send a usable ping in an iteration.
 
     A client's number of searches in an iteration is Poisson, with a mean that is gamma distributed over the clients, so
-    the share without any is (1 + mean / shape) to the power -shape. This ignores searches whose page was never
-    visible, so a round's actual number is slightly smaller. The actual number is reported, too.
+    the share without any is (1 + mean / shape) to the power -shape. This ignores searches whose page was never visible,
+    so a round's actual number is slightly smaller. The actual number is reported, too.
     """
     phase, activity, length = experiment.optimization, experiment.activity, experiment.optimization.length
     ticks = length.ticks if isinstance(length, FixedLength) else 1
@@ -173,7 +173,7 @@ _KEYS, _DAYS = range(2)
 
 
 class Validation:
-    """Validation by one search of each of many users, on the day after the training.
+    """Validation on one search of each of many users, on the day after the training.
 
     All models are evaluated by the same users with the same wishes and draws, so their losses differ only because of
     their rankings.

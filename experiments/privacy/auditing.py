@@ -69,9 +69,9 @@ def by_gaussian_dp(inside: ArrayLike, outside: ArrayLike, delta: float, confiden
 
     μ is at least Φ⁻¹(1 - FPR) - Φ⁻¹(FNR), with Clopper and Pearson's upper bounds of both rates, and ε follows from μ.
     Every second run serves to choose the threshold, the others to measure. The threshold is that of equal errors: the
-    bound hardly depends on it, and a search for the largest bound would follow luck. The bound needs a hundredth of
-    the runs that :func:`by_rates` needs, but holds only for Gaussian noise, without sampling or in a round that is
-    certain to sample the canary.
+    bound hardly depends on it, and a search for the largest bound would follow luck. The bound needs a hundredth of the
+    runs that :func:`by_rates` needs, but holds only for Gaussian noise, without sampling or in a round that is certain
+    to sample the canary.
 
     Args:
         inside: scores of independent runs with the canary, such as the canary's product with the release; shape
@@ -232,8 +232,8 @@ class Audit(Struct, frozen=True, kw_only=True):
         attributes: the quality of guesses of each attribute of the chosen page from an unchanged ping: AUC; only where
             pages are ranked, and of clients whose updates are not zero, which reveal more.
         unprotected: the same guesses from a ping of a line that is not private.
-        membership: AUC of the guess that a client took part in a round, from its published step; only for the same
-            clients.
+        membership: AUC of the guess that a client took part in a round, from its published step; with the same
+            restrictions as ``attributes``.
     """
 
     study: str

@@ -1,9 +1,9 @@
 """Canaries: tests on the shipped round whether a private line's release reveals that a client took part.
 
-A canary is a client that behaves as badly as possible: it sends more pings than allowed, for two arms, with the
-largest possible numbers, all in one direction. Half of the runs have it. Everything else is the round that an
-operator runs: landed files, screening, coins, the accumulator, the noise. The attacker sees the release, knows all
-other clients, and guesses by the release's component in the canary's direction.
+A canary is a client that behaves as badly as possible: it sends more pings than allowed, for two arms, with the largest
+possible numbers, all in one direction. Half of the runs have it. Everything else is the round that an operator runs:
+landed files, screening, coins, the accumulator, the noise. The attacker sees the release, knows all other clients, and
+guesses by the release's component in the canary's direction.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ OTHERS = 8
 """Number of other clients, with zero updates, in addition to the canary."""
 
 _NO_DIGEST = "0" * 64
-"""The digest of every version; none is in a store. So coins differ only by the version's number."""
+"""Placeholder digest of every version, because none is stored. So coins differ only by the version's number."""
 
 PINGS = 3
 """Number of pings that the canary sends for each version."""
@@ -95,8 +95,8 @@ def coins_of_canary(study: Study, line: Line, folder: Path, engine: Engine, *, k
     """Return the probability that independent coins are as uneven as a canary's coins in shipped rounds.
 
     A canary takes part in a number of versions, under each of a number of keys. The number of versions that count it is
-    compared with the binomial distribution (Pearson's chi-square). The result is near 0 for coins that were tossed
-    once for all versions, or that come up too often.
+    compared with the binomial distribution (Pearson's chi-square). The result is near 0 for coins that were tossed once
+    for all versions, or that come up too often.
 
     Args:
         study: the study.

@@ -158,7 +158,7 @@ class Laplace:
 
     @property
     def guarantee(self) -> Guarantee:
-        """(ε, 0).
+        """Pure differential privacy: (ε, 0).
 
         Raises:
             NoGuarantee: if the sensitivity was sampled.
@@ -192,7 +192,7 @@ class DiscreteLaplace:
 
     @property
     def guarantee(self) -> Guarantee:
-        """(ε, 0)."""
+        """Pure differential privacy: (ε, 0)."""
         return Guarantee(self.epsilon)
 
     def probability(self, y: int) -> float:
@@ -269,7 +269,7 @@ class Exponential:
 
     @property
     def guarantee(self) -> Guarantee:
-        """(ε, 0)."""
+        """Pure differential privacy: (ε, 0)."""
         return Guarantee(self.epsilon)
 
     def probabilities(self, utilities: ArrayLike) -> NDArray[np.float64]:

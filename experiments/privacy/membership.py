@@ -58,7 +58,7 @@ ATTRIBUTES: Mapping[str, Callable[[PageTable], Labels]] = {
     "visited in the last 4 days": _visited_within(4),
     "visited 32 to 90 days ago": _has_visit_between(32, 90),
 }
-"""Attributes of the chosen page that the attacker guesses, as functions to whether each page has it, shape (P,)."""
+"""Attributes of the chosen page that the attacker guesses, each with a function that marks pages, shape (P,)."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Guessed:
 
 
 def guessed(trained_on: FloatArray, labels: Labels, victims: FloatArray, truth: Labels, *, seed: int) -> Guessed:
-    """Train an attacker on pings with a known attribute, shape (k, d), and let it guess victims', shape (v, d).
+    """Train an attacker on pings with known labels, shape (k, d), and let it guess those of victims, shape (v, d).
 
     Raises:
         ValueError: all victims have the attribute, or none.

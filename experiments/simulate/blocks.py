@@ -80,7 +80,7 @@ def blocks_of(experiment: Experiment, ticks: Iterable[int], clients: int) -> lis
 
 
 class Workers(Protocol):
-    """Interface of the workers that do blocks.
+    """Interface of the workers that simulate blocks.
 
     Attributes:
         ticks_at_once: number of ticks whose blocks are passed together, if ticks do not depend on each other.
@@ -98,7 +98,7 @@ class Workers(Protocol):
 
 
 class Here:
-    """Does blocks one after another in this process; the threads of ``pool`` do each block's searches."""
+    """Simulates blocks one after another in this process; the threads of ``pool`` do each block's searches."""
 
     ticks_at_once = 1
 
@@ -139,7 +139,7 @@ def land(landing: Path, experiment: Experiment, study: Study, parts: Iterable[Pa
 
 
 def token(tick: int, block: int = 0) -> str:
-    """Return the second half of a block's file names in a tick, as long as the random one of ingest."""
+    """Return the second half of the names of a block's files, which ingest would draw at random."""
     return f"{block:04x}{tick:08x}"
 
 
@@ -147,7 +147,7 @@ SIMULATION = Job("the simulation", "landed pings stay. Run the same command agai
 
 
 class OnSpark:
-    """Does blocks on Spark's executors, which write pings to the landing folder and return only their number.
+    """Simulates blocks on Spark's executors, which write pings to the landing folder and return their number.
 
     Args:
         experiment, study: the simulated experiment and its study.

@@ -143,7 +143,7 @@ class PrivateTickMaker:
         return self._folder / f"{tick}.npy"
 
     def _willing(self, searches: TickSearches) -> NDArray[np.bool_]:
-        """Return whether each search is by a client that may contribute; the others have no effect, shape (S,)."""
+        """Return whether each search is by a client that may contribute, shape (S,); other searches have no effect."""
         willing = np.zeros(len(searches), np.bool_)
         for position, arm in enumerate(self._study.arms):
             rows = np.flatnonzero(searches.arm == position)

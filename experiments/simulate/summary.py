@@ -1,7 +1,7 @@
 """The results of a simulated study: the loss from its lineage, everything else from its landed pings.
 
-The pings of a private study are deleted, and nothing exact is stored. As in a real private study, the released
-results of its rounds and the spent budget follow from the lineages of its versions.
+The pings of a private study are deleted, and nothing exact is stored. As in a real private study, the released results
+of its rounds and the spent budget follow from the lineages of its versions.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ def _line(study: Study, store: ModelStore, line: str) -> LineFigures:
 
 
 def below_from(study: Study, curves: dict[str, ArmCurve], over: int) -> int | None:
-    """Return the first version from which on every arm that applies the model has a loss below all other arms'.
+    """Return the first version from which on all arms that apply the model have a lower loss than all that don't.
 
     Args:
         study: the study, which defines the arms that apply the model.

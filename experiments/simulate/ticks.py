@@ -327,7 +327,7 @@ def document_ids(keys: Keys) -> NDArray[np.uint8]:
 
 
 def joined(tables: Iterable[tuple[str | None, int, pa.Table]]) -> list[Part]:
-    """Return tables with their lines and versions joined to one per partition, in the order of lines and versions."""
+    """Return one part per line and version, with its tables joined, in the order of lines and versions."""
     of_partition: dict[tuple[str | None, int], list[pa.Table]] = {}
     for line, version, table in tables:
         of_partition.setdefault((line, version), []).append(table)

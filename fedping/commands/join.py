@@ -651,7 +651,7 @@ class Session:
     """Runs the clients' next actions, turn after turn, until the end; the last client trains.
 
     Args:
-        timed: runs their requests.
+        timed: runs the clients' requests.
         institutions: the clients.
         ask: asks a person whether to send a ping; None sends without asking.
         told: the consent, for reports in JSON; None for reports as text.

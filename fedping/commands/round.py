@@ -528,7 +528,7 @@ class StudyRounds:
 def noting_attempt(
     store: ModelStore, landing: Landing, study: str, line: str
 ) -> Iterator[Callable[[RoundResult], None]]:
-    """Record the outcome of the round in the block next to the pings; yield a function that takes its result."""
+    """Record, next to the pings, the outcome of the round run in the block; yield a function to pass its result."""
     from fedping.server_jobs.round_status import keep_attempt, last_attempt
     from fedping.server_jobs.shutdown import DeadlineReached, Interrupted
 
@@ -575,7 +575,7 @@ def _reason(error: BaseException | None) -> str:
 
 
 def _part(error: BaseException | None, store: ModelStore, landing: Landing) -> Literal["", "store", "landing"]:
-    """Return the part that a round failed on, from the error and its causes."""
+    """Return the storage in which a round failed, from the error and its causes."""
     from fedping.model_store.store import StoreError
     from fedping.protocol.landed_file import UnreadableFile
 

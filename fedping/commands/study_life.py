@@ -205,7 +205,7 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
         because: the reason given.
         pings: the type of ping that its clients send; empty if unreadable.
         versions: the newest version of each line; None if there is none to serve.
-        error: what can't be read; empty otherwise.
+        error: the error of an unreadable study; empty otherwise.
     """
 
     study: str

@@ -43,7 +43,7 @@ class Windows:
             self.ends = self.begins + there
 
     def read(self, now: float) -> NDArray[np.bool_]:
-        """Advance to ``now``, in seconds, not before the last call's, and return whether each client is available."""
+        """Return whether each client is available at ``now``, in seconds; times must not decrease from call to call."""
         while len(over := np.flatnonzero(self.ends <= now)):
             self._move(over)
         return self.begins <= now

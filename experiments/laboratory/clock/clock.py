@@ -1,8 +1,7 @@
 """The events of a run in simulated time: clients are invited, answer or are lost, and rounds end.
 
-A synchronous round invites all its clients at its beginning. It ends with the last of the awaited answers, or when
-all other answers are lost, or at its deadline (Bonawitz et al. 2019). Late answers are dropped, or arrive in a later
-round.
+A synchronous round invites all its clients at its beginning. It ends with the last of the awaited answers, or when all
+other answers are lost, or at its deadline (Bonawitz et al. 2019). Late answers are dropped, or arrive in a later round.
 
 An asynchronous run (FedBuff, Nguyen et al. 2022) has a fixed number of clients at work, and publishes a version for
 each full buffer of answers, which counts as a round. A client that ends is replaced by one drawn evenly from the
@@ -125,12 +124,12 @@ class Clock:
 
     @property
     def over(self) -> bool:
-        """Whether the run's hours have passed."""
+        """Whether the run's simulated hours have passed."""
         return self._settings.hours is not None and self.hours >= self._settings.hours
 
     @property
     def asynchronous(self) -> bool:
-        """Whether no round waits for clients."""
+        """Whether the run is asynchronous: no round waits for clients."""
         return self._settings.asynchronous is not None
 
     def published(self) -> None:

@@ -50,7 +50,7 @@ class _NotInside:
 def own_finish(settings: OwnAggregation) -> OfAll | None:
     """Return an extension's function of all updates if JAX can compile it; None if NumPy has to run it.
 
-    Whether JAX can is tested on abstract arrays. The function may use the updates, their votes and the weights.
+    The compilation is tried on abstract arrays. The function may use the updates, their votes and the weights.
     """
     if find_spec("jax") is None:
         return None
@@ -88,7 +88,7 @@ def _by_own(finish: OfAll, updates: Any, votes: Any, weights: Any) -> Any:
 
 
 CENTER, CENTERED = "center of the clip", "has a center"
-"""Names in the server's state: the direction of the round before, and whether there was one."""
+"""Keys of the server's state: the previous round's direction, and whether there was a previous round."""
 
 
 def rule_of(settings: Combination) -> Rule:
@@ -137,7 +137,8 @@ def _values(keys: Any) -> Any:
 def _summed(weights: Any, rows: Any) -> Any:
     """Return the weighted sum of rows, shape (m,), in double precision.
 
-    It is a product: XLA's sum over the first axis takes 37 times as long on a processor (20 clients, 25,450 weights).
+    It is computed as a product, because XLA's sum over the first axis takes 37 times as long on a processor (20
+    clients, 25,450 weights).
     """
     from jax import numpy as jnp
 
@@ -151,7 +152,7 @@ def _votes_below(keys: Any, votes: Any, bound: Any) -> Any:
 def _largest(keys: Any, votes: Any, is_low: Callable[[Any], Any]) -> Any:
     """Return each column's largest key below which the sum of votes is low, shape (m,).
 
-    With the votes of that key itself, the sum is no longer low.
+    Including the votes of that key itself, the sum is no longer low.
     """
     from jax import lax
     from jax import numpy as jnp
@@ -213,7 +214,7 @@ def _weighted_mean(updates: Any, weights: Any) -> Any:
 
 
 def geometric_median_of(updates: Any, votes: Any, settings: GeometricMedian) -> Any:
-    """Return approximately the point with the smallest weighted sum of distances."""
+    """Return an approximation of the point with the smallest weighted sum of distances."""
     from jax import lax
     from jax import numpy as jnp
 

@@ -1,4 +1,4 @@
-"""CO-OP (Wang 2017): no rounds of clients, but one model that merges each client's own as it arrives.
+"""CO-OP (Wang 2017): instead of rounds, a global model is mixed with each client's own model when it arrives.
 
 The global model has an age a, the number of models merged so far, and each client has the age of its last global model,
 a_k. A client that has trained its own model is outdated if a - a_k > upper, and starts again from the global model; it
@@ -77,7 +77,7 @@ class CoOpRounds:
 
     @property
     def checkpoint(self) -> Part | None:
-        """None: a killed run starts again."""
+        """None, because a killed run of CO-OP starts again."""
         return None
 
     def start_weights(self, versions: Sequence[FloatArray]) -> Sequence[FloatArray]:
@@ -89,7 +89,7 @@ class CoOpRounds:
         return {}
 
     def run(self, sent: Iterable[Updates]) -> RoundReport:
-        """See :meth:`Rounds.run`; ``sent`` is not used, because clients train on their own arrival.
+        """See :meth:`Rounds.run`; ``sent`` is not used, because clients train here, one by one.
 
         The report is about the merged models; its loss is the loss of all clients that arrived, at their own models.
         """

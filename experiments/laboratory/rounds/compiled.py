@@ -1,4 +1,4 @@
-"""Rounds compiled by JAX: all rounds between two evaluations are one call, or the training of one round is.
+"""Rounds compiled by JAX: one call computes all rounds between two evaluations, or the training of one round.
 
 Clients and examples are drawn on the host, as by the NumPy engine, and laid out in lanes (`lanes.py`). If the server's
 part can be compiled as well (`inside.py`), all rounds up to the next evaluation are one call (:class:`CompiledRounds`).
@@ -85,7 +85,7 @@ from fedping.server_jobs.round import MOST_POINTS, votes_of
 _NO_MEMORY, _MIB = "RESOURCE_EXHAUSTED", 2**20
 
 _CACHE = 2**18
-"""Count of numbers that all lanes process at a time, which fit a processor's cache."""
+"""Count of numbers that all lanes process at a time, small enough for a processor's cache."""
 
 _TOGETHER, _COPIES = 2**24, 4
 """Count of numbers processed at a time by clients' single steps on a small model, and copies of the weights in them."""
@@ -100,7 +100,7 @@ _ROWS = 2**21
 """Maximum places for examples in the plans of a call, unless a single round needs more."""
 
 _UPDATES = 2**24
-"""Maximum numbers of the updates that a call returns."""
+"""Maximum count of numbers in the updates that a call returns."""
 
 _LOSS = 6
 """Index of the column of a plan with the numbers of examples for the loss."""
@@ -132,7 +132,7 @@ def rows_of(data: object) -> ExampleData:
     """Return the examples of clients as rows; a choice is one row with all its candidates.
 
     Raises:
-        InvalidSettings: clients have other examples in each round.
+        InvalidSettings: clients have new examples in each round.
     """
     if isinstance(data, ExampleData):
         return data
@@ -296,7 +296,7 @@ class Lanes:
             return tuple(placed(column, self.devices, 0) for column in columns)
 
     def _votes(self, clients: Clients) -> FloatArray:
-        """Return the votes of the clients of a round; none without examples."""
+        """Return the votes of the clients of a round; 0 for clients without examples."""
         sizes, pings = self.data.sizes[clients], repetitions(clients)[1]
         votes, used = np.zeros(len(clients)), sizes > 0
         votes[used] = votes_of(
@@ -412,7 +412,7 @@ class Lanes:
     def capacity(self, work: Work, rounds: int) -> tuple[int, int]:
         """Return the number of pieces and of blocks of examples of a call with a number of rounds.
 
-        A size is reused from run to run, so that there is one compilation.
+        Sizes are reused from run to run, so that compilations are, too.
         """
         if self.rectangle is not None:
             return 0, 0
@@ -564,7 +564,7 @@ class CompiledRounds:
 
     @property
     def checkpoint(self) -> Part | None:
-        """The rounds themselves."""
+        """These rounds, as the part of a checkpoint."""
         return self
 
     def snapshot(self) -> Arrays:
@@ -578,7 +578,7 @@ class CompiledRounds:
         }
 
     def restore(self, saved: Arrays) -> None:
-        """Resume from a snapshot; the rounds of the call that are done already are computed again."""
+        """Resume from a snapshot; finished rounds of the interrupted call are computed again."""
         number, steps = (int(each) for each in saved["begun"])
         state = {key.removeprefix("state/"): value for key, value in saved.items() if key.startswith("state/")}
         self._begun = self._next = _Begun(number, steps, saved["weights"], state)
@@ -719,7 +719,7 @@ class CompiledRounds:
         return None
 
     def _rounds_within(self, number: int, end: int, room: tuple[int, int]) -> list[_Round]:
-        """Return rounds from ``number`` to ``end``, as many as there is room for, at least one."""
+        """Return the rounds from ``number`` to before ``end`` that fit the room, at least one."""
         found: list[_Round] = []
         pieces = blocks = 0
         keeping = np.zeros(len(self._problem.train) if self._lanes.how.method is not None else 0, np.bool_)
@@ -848,7 +848,7 @@ class CompiledTraining:
             yield UpdateBlock(at, updates[: len(at)], np.where(sizes > 0, losses[: len(at)] + penalty, 0.0))
 
     def _kept(self, drawn: _Round) -> Arrays:
-        """Return the states of a round's clients, with rows for all that train at once."""
+        """Return the states of a round's clients, padded to the number of clients that train at once."""
         if not self._lanes.how.first:
             return {}
         kept = self._states.load(drawn.keepers)

@@ -72,7 +72,7 @@ class Objective(NamedTuple):
 
 
 def told_choice(chosen: Any, shown: Any, candidates: int) -> Any:
-    """Return a choice as one number: the position of the ``chosen`` candidate among ``shown`` ones, -1 for none."""
+    """Return a choice as one number: ``chosen``, the candidate's position or -1 for none, of ``shown`` candidates."""
     return (candidates + 1) * shown + chosen + 1
 
 
@@ -315,11 +315,11 @@ def compiled(work: Work) -> Callable[..., Any]:
     """Return the compiled function of weights, data and plans.
 
     With a server it computes rounds. It takes ``(state, data, plan, seen, rounds, kept, constants)`` and returns the
-    last state; one update of the last round; for each round the loss, the penalty, and the largest numbers of an
-    update and of the version; a refused version; and the clients' states. A round that diverges changes nothing, nor
-    do later rounds. Without a server, it trains the clients of one round. It takes ``(weights, data, plan, seen,
-    round, kept, constants, clients)`` and returns each client's update and loss, the penalty, and the clients'
-    states. ``kept`` is empty without a method.
+    last state; one update of the last round; for each round the loss, the penalty, and the largest numbers of an update
+    and of the version; a refused version; and the clients' states. A round that diverges changes nothing, nor do later
+    rounds. Without a server, it trains the clients of one round. It takes ``(weights, data, plan, seen, round, kept,
+    constants, clients)`` and returns each client's update and loss, the penalty, and the clients' states. ``kept`` is
+    empty without a method.
     """
     import jax
     from jax import lax

@@ -9,9 +9,9 @@ once or several times (Boyd et al. 2006; D-PSGD, Lian et al. 2017, with any loca
 absent node does neither in a round, and the others mix by the weights of the graph among themselves.
 
 The weights are Metropolis and Hastings's (Boyd, Diaconis and Xiao 2004), where each node counts itself among its
-neighbours (Xiao, Boyd and Lall 2005): node i takes of its neighbour j
+neighbours (Xiao, Boyd and Lall 2005): node i weights its neighbour j by
 
-    W_ij = 1 / (1 + max(d_i, d_j)),   and of itself   W_ii = 1 - Σ_j W_ij,
+    W_ij = 1 / (1 + max(d_i, d_j)),   and itself by W_ii = 1 - Σ_j W_ij,
 
 where d are the nodes' numbers of neighbours. Two neighbours agree on a weight by exchanging these numbers, and W is
 symmetric and doubly stochastic: an exchange keeps the mean of all models. After it, the distance from the mean is at
@@ -73,9 +73,9 @@ class Order(NamedTuple):
 def averaged(models: FloatArray, moves: Floats, votes: FloatArray, order: Order) -> FloatArray:
     """Return each node's model after an exchange, shape (n, m); absent nodes keep their models.
 
-    The terms of a row are movements from the model of the row's first node. They are added up by the same functions
-    and in the same order as a server's sum over a round's updates. So a row of equal weights over nodes that started
-    from the same model has the same bits as the server's mean, and nodes with the same row have the same bits.
+    The terms of a row are movements from the model of the row's first node. They are added up by the same functions and
+    in the same order as a server's sum over a round's updates. So a row of equal weights over nodes that started from
+    the same model has the same bits as the server's mean, and nodes with the same row have the same bits.
 
     Args:
         models: the models before training, shape (n, m).
@@ -145,7 +145,7 @@ class GossipRounds:
 
     @property
     def checkpoint(self) -> Part | None:
-        """The rounds themselves."""
+        """These rounds, as the part of a checkpoint."""
         return self
 
     def start_weights(self, versions: Sequence[FloatArray]) -> Sequence[FloatArray]:
@@ -200,9 +200,9 @@ class GossipRounds:
         """Return metrics in addition to the mean model's: of the nodes' own models, and of the graph.
 
         ``nodes`` are the metrics of the nodes' own models on all test examples, the mean over the nodes, and
-        ``nodes_worst`` that over the worst tenth. ``graph`` has the spectral gap of an exchange; the consensus
-        distance, the root of the mean squared distance of a node's model from the mean model (Kong et al. 2021); and
-        the kilobytes that a node sends in a round with all nodes.
+        ``nodes_worst`` the mean over the worst tenth of them. ``graph`` has the spectral gap of an exchange; the
+        consensus distance, the root of the mean squared distance of a node's model from the mean model (Kong et al.
+        2021); and the kilobytes that a node sends in a round with all nodes.
         """
         problem, models = self._problem, np.atleast_2d(self.models)
         apart = self._models - self.weights
@@ -248,8 +248,7 @@ def adjacency(settings: Gossip, names: Sequence[str], seed: int) -> NDArray[np.b
         seed: seed of a random graph.
 
     Raises:
-        InvalidSettings: no such graph has this number of nodes, the graph is not connected, or the file cannot be
-            read.
+        InvalidSettings: no such graph has this number of nodes, the graph is not connected, or the file cannot be read.
     """
     import networkx as nx
 
@@ -349,9 +348,9 @@ def _edges_of(path: Path, names: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 
 def mixing_votes(adjacent: NDArray[np.bool_]) -> FloatArray:
-    """Return the Metropolis-Hastings weights W times 1 + the largest number of neighbours, shape (n, n).
+    """Return the Metropolis-Hastings weights W, multiplied by 1 + the largest number of neighbours, shape (n, n).
 
-    So they are 1 on every edge of a regular graph, without rounding, and a row is a weighted mean by votes. A node
+    This makes the weights exactly 1 on every edge of a regular graph, and a row is a mean weighted by votes. A node
     without neighbours keeps its own model.
     """
     degrees = adjacent.sum(axis=1)

@@ -39,7 +39,7 @@ from fedping.server_jobs.optimize import first_versions
 from fedping.server_jobs.round import Engine, RoundOptions, run_round
 
 START_MS = 1_529_452_800_000
-"""The start of round 0: 2018-06-20."""
+"""The start of round 0, 2018-06-20, in Unix ms."""
 
 ROUND_MS = 30 * 60_000
 
@@ -130,7 +130,7 @@ class FileChannel:
 
     @property
     def checkpoint(self) -> Part | None:
-        """None: the store and the files can't go back to a checkpoint."""
+        """None, because the store and the files can't go back to a checkpoint."""
         return None
 
     @property
@@ -234,7 +234,7 @@ def over_http(line: LandedLine, ids: NDArray[np.uint8], ingest: RunningIngest) -
 
 
 def pings_of(block: Updates, ids: NDArray[np.uint8], version: int, landed_ms: int) -> ModelPings:
-    """Return a block as pings; ``ids`` are its clients', shape (k, 16)."""
+    """Return a block as pings; ``ids`` are the ids of its clients, shape (k, 16)."""
     return ModelPings(
         document_ids=document_ids(ids, block.repeats, landed_ms),
         client_ids=ids,

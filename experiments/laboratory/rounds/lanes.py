@@ -74,7 +74,8 @@ class Phase:
     Attributes:
         training: the training that draws the examples; its rate is not used.
         child: index of the child of a client's key for the draws; None for the key itself.
-        support: the share of the client's examples that is used; if negative, the others are used; None for all.
+        support: the share of the client's examples that is used; if negative, the other examples are used; None for
+            all.
         division: index of the child of a client's key by which its examples are divided.
         is_fixed: whether all clients draw by the key 0 instead.
     """

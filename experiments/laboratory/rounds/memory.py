@@ -84,7 +84,7 @@ class MemoryChannel:
 
     @property
     def checkpoint(self) -> Part | None:
-        """The channel itself."""
+        """The channel, as the part of a checkpoint."""
         return self
 
     @property
@@ -156,7 +156,7 @@ class MemoryChannel:
         return True
 
     def _named_round(self) -> AbstractContextManager[None]:
-        """Add the number of the round to the error of a broken link."""
+        """Add the round's number to the error of a broken link inside this context."""
         return sentences_with(f"round {self._number} failed: ", kind=BrokenLink)
 
     @property

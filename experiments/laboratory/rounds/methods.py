@@ -1,7 +1,7 @@
 """Methods of clients' training in compiled rounds: control variates, mixtures, and local blocks.
 
-A method is written for one client, in JAX, and runs in all lanes at once. It defines the weights at which gradients
-are taken, the step, the sent update, and the client's new state. The formulas are those of `fedping.algorithms` and
+A method is written for one client, in JAX, and runs in all lanes at once. It defines the weights at which gradients are
+taken, the step, the sent update, and the client's new state. The formulas are those of `fedping.algorithms` and
 `fedping.client_sim.learning.personal`.
 """
 
@@ -354,7 +354,7 @@ def _others(weights: Any, constants: Arrays) -> Any:
 
 
 def _own(weights: Any, kept: Arrays, constants: Arrays) -> Any:
-    """Return a client's own blocks; their start values before it has trained."""
+    """Return a client's own blocks; before its first training, their start values."""
     from jax import numpy as jnp
 
     return jnp.where(kept["own_trained"] > 0, kept["own_weights"].astype(weights.dtype), _others(weights, constants))
@@ -467,7 +467,7 @@ def prepared(training: Training, model: Model[Any]) -> Prepared:
 
     Args:
         training: the training.
-        model: the model as published for it.
+        model: the model as published for this training.
     """
     first: State = {}
     if isinstance(training, OwnTraining):

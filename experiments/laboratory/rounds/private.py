@@ -39,7 +39,7 @@ class PrivateChannel(MemoryChannel):
     for the researcher, and not part of the private release. Top choices are not sent.
 
     Args:
-        study: its arm follows the line; its noise multiplier is set.
+        study: the study, with an arm that follows the line, and a noise multiplier.
         problem: the problem with the clients.
     """
 

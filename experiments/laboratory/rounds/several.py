@@ -123,7 +123,7 @@ class SeveralRounds:
 
     @property
     def checkpoint(self) -> Part | None:
-        """The rounds themselves."""
+        """These rounds, as the part of a checkpoint."""
         return self
 
     def chosen(self, clients: Clients) -> NDArray[np.intp]:
@@ -200,7 +200,7 @@ class SeveralRounds:
 
 
 def _mean(models: FloatArray, votes: FloatArray) -> FloatArray:
-    """Return the mean of models by votes, shape (m,); if all models are equal, the mean has the same bits."""
+    """Return the mean of models by votes, shape (m,), with the models' bits if all are equal."""
     first: FloatArray = models[0]
     moved: FloatArray = votes @ (models - first) / votes.sum()
     return first + moved

@@ -52,7 +52,7 @@ class Updates:
 
 
 def repetitions(clients: Clients) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return each client's numbers of earlier and of all its occurrences in ascending ``clients``, shape (k,) each."""
+    """Return, for each entry of ascending ``clients``, the numbers of earlier and of all equal entries, shape (k,)."""
     if (clients[1:] > clients[:-1]).all():
         return np.zeros(len(clients), np.int64), np.ones(len(clients), np.int64)
     first = np.searchsorted(clients, clients, side="left")

@@ -107,7 +107,7 @@ class Clock(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def traits(self) -> Traits:
-        """Checks of combinations (`fedping.protocol.rules`)."""
+        """The traits whose combinations are checked (`fedping.protocol.rules`)."""
         own: dict[Trait, bool] = {
             "clock": True,
             "asynchronous": self.asynchronous is not None,

@@ -1,4 +1,4 @@
-"""The examples of a training, and how they are prepared."""
+"""Settings of a training's examples and of their preparation."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ DEFAULTS: Raw = {"server": {"optimizer": {"optimizer": "gradient_descent"}, "min
 """Defaults of a file without a [line] that differ from a study's: one client is enough, since no data are private."""
 
 DEFAULTS_OF_LINE: Raw = {"server": {key: to_builtins(getattr(Pipeline(), key)) for key in DEFAULTS["server"]}}
-"""The same settings in a file with a [line]: a study's defaults."""
+"""The defaults of the same settings in a file with a [line], which are a study's."""
 
 ONLY_VARIANT = "federated"
 

@@ -115,9 +115,9 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Raw:
     """Return ``below`` changed by ``above``: tables are merged, other values are replaced.
 
     A table that makes another choice, such as another optimizer, replaces the whole table, because its other settings
-    belonged to the previous choice. If ``below`` makes no choice, its settings belong to the choice in ``above``.
-    An empty optional table replaces the table in ``below`` and stays in the result, so that it also removes the table
-    at the next merge (:func:`laid_over`).
+    belonged to the previous choice. If ``below`` makes no choice, its settings belong to the choice in ``above``. An
+    empty optional table replaces the table in ``below`` and stays in the result, so that it also removes the table at
+    the next merge (:func:`laid_over`).
     """
     result = dict(below)
     for key, value in above.items():
@@ -129,7 +129,7 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Raw:
 
 
 def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> Raw:
-    """Return both merged, without the optional tables that ``above`` has as empty ones."""
+    """Return ``below`` changed by ``above``, without the optional tables that are empty in ``above``."""
     return _without_empty(merged(below, above), above)
 
 
@@ -156,8 +156,8 @@ def nested(dotted: Mapping[str, Any]) -> Raw:
     """Return settings with dotted keys such as "training.rate" as nested tables without a [line].
 
     Raises:
-        InvalidSettings: a key has an empty part, a setting is inside another that is not a table, or for the reasons
-            of :func:`without_line`.
+        InvalidSettings: a key has an empty part, a setting is inside another that is not a table, or for the reasons of
+            :func:`without_line`.
     """
     return without_line(_nested(dotted))
 

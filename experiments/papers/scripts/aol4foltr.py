@@ -1,9 +1,8 @@
 """Writes AOL4FOLTR as a table for the laboratory: real users, their queries with 20 candidates each, and their clicks.
 
-The data set (Gregoriadis, Kang and Pouwelse 2025) has two files, which users download themselves. ``metadata.csv``
-has a row for each query, with ``qid``, ``user_id`` and ``timestamp``. ``letor.txt``, also as ``.gz``, has a line for
-each candidate, with a query's candidates together: whether it was clicked, ``qid:7``, and 103 features as ``1:0.5 2:0
-...``.
+The data set (Gregoriadis, Kang and Pouwelse 2025) has two files, which users download themselves. ``metadata.csv`` has
+a row for each query, with ``qid``, ``user_id`` and ``timestamp``. ``letor.txt``, also as ``.gz``, has a line for each
+candidate, with a query's candidates together: whether it was clicked, ``qid:7``, and 103 features as ``1:0.5 2:0 ...``.
 
 The table has a row for each candidate with ``qid``, ``user_id``, ``timestamp``, ``clicked`` and ``f1`` to ``f103``. A
 feature is scaled to [0, 1] within its list, as in the authors' experiments. One that all candidates of a list share,

@@ -36,7 +36,7 @@ class Curve:
         return [next((number for number, value in each if value > level), None) for each in pairs]
 
     def first_at_most(self, level: float) -> list[int | None]:
-        """Return each seed's first round with the metric at most at a level; None if it never is."""
+        """Return each seed's first round with the metric at or below a level; None if it never is."""
         pairs = [zip(self.rounds, values, strict=True) for values in self.of_seeds]
         return [next((number for number, value in each if value <= level), None) for each in pairs]
 
@@ -136,7 +136,7 @@ def legend(axes: Axes, corner: Corner = "lower right", columns: int = 1, of: Axe
 
 
 def noted(figure: Figure, bands: Iterable[Band]) -> Figure:
-    """Explain a figure's bands below it, with their number of seeds, and return the figure."""
+    """Add a line below a figure that explains its bands and their number of seeds; return the figure."""
     seeds = sorted({band.seeds for band in bands if band.half is not None})
     if seeds:
         of = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"

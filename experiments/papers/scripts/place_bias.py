@@ -48,7 +48,7 @@ LEARNERS: dict[str, dict[str, Any]] = {
 
 
 def spec_of(count: int, **settings: Any) -> ModelSpec:
-    """Return a spec with a number of weights."""
+    """Return a model spec with ``count`` weights."""
     features = tuple(Number(name=f"n{number}") for number in range(count))
     return ModelSpec(name="bias", model="features", features=features, **settings)
 
@@ -69,7 +69,7 @@ def choices(rng: np.random.Generator, utility: FloatArray, look: Look) -> NDArra
 
 
 def lists_from(x: FloatArray, y: NDArray[np.intp]) -> Lists:
-    """Return lists of items with these numbers, shape (N, items, numbers)."""
+    """Return lists of items with the features ``x``, shape (N, items, features)."""
     n, items, count = x.shape
     at = np.broadcast_to(np.arange(count)[:, None, None], (count, items, n))
     return Lists(at, numbers.single(np.ascontiguousarray(x.transpose(2, 1, 0))), np.full(n, items), y)

@@ -37,7 +37,7 @@ class Row(NamedTuple):
     """RMSE on the test homes, in 1,000 $."""
     r_squared: float
     runs: int = 1
-    """Number of runs, which the basic filter allows."""
+    """Number of runs that the basic filter allows."""
     by_advanced: int | None = None
     """Number of runs that the advanced filter allows."""
 

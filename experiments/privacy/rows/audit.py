@@ -145,8 +145,8 @@ class Report(Struct, frozen=True, kw_only=True):
             confidence.
         runs: number of answers with a canary, and the same number without it, for that proof.
         attacks: the results of each attack.
-        noise: noise multiplier of a sum of institutions, of which the attacker knows all but the table and this
-            noise; None for a single institution's sums.
+        noise: noise multiplier of a sum of institutions, of which the attacker knows all but the table and this noise;
+            None for a single institution's sums.
         holds: whether protection keeps its claim, as far as this audit shows: the bound proven with 99.99 % confidence
             is at most ``epsilon``, and each attack recovers hardly more than by chance.
     """

@@ -1,8 +1,8 @@
 """Bins: the units of a network's first layer differ only by a threshold, so that each reveals the rows above it.
 
-The gradients of two neighbouring units differ by the rows between their thresholds. If there is a single row, it is
-the difference in the gradients of weights divided by that of offsets. One version can reveal as many rows as there
-are units.
+The gradients of two neighbouring units differ by the rows between their thresholds. If there is a single row, it is the
+difference in the gradients of weights divided by that of offsets. One version can reveal as many rows as there are
+units.
 """
 
 from __future__ import annotations

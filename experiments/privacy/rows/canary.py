@@ -66,8 +66,8 @@ class Claim:
 def proven(target: Target, table: Table, claim: Claim) -> Canary:
     """Return lower bounds of one answer's ε, by Gaussian differential privacy.
 
-    The attacker knows all rows except the canary and the direction in which the canary pulls the model. It scores an
-    answer by its movement in that direction.
+    The attacker knows all rows except one, the canary, but also the direction in which the canary pulls the model. It
+    scores an answer by its movement in that direction.
 
     Args:
         target: the model and the training.

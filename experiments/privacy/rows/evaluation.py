@@ -1,8 +1,8 @@
 """Evaluation: the loss of a steep model is linear in the row that is alone beyond a plane.
 
-While a plane is beyond all rows, the loss of one class is linear in the plane's offset. Each row that the plane
-crosses adds its distance from the plane. If a single row is beyond, the loss for slightly turned directions reveals
-its columns one by one. A row takes about 2 f + 40 versions.
+While a plane is beyond all rows, the loss of one class is linear in the plane's offset. Each row that the plane crosses
+adds its distance from the plane. If a single row is beyond, the loss for slightly turned directions reveals its columns
+one by one. A row takes about 2 f + 40 versions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Half-spaces: each version reveals the sum of the rows beyond a plane; two planes reveal a single row between them.
 
 A classifier with steep scores is certain of every row on either side of a plane, so its gradient is a sum of whole
-rows. In k-means, two centroids divide the rows in the same way. Planes are moved closer until one row lies between
-two. The first row is found after about log2 n versions; each further version finds one or two.
+rows. In k-means, two centroids divide the rows in the same way. Planes are moved closer until one row lies between two.
+The first row is found after about log2 n versions; each further version finds one or two.
 """
 
 from __future__ import annotations
