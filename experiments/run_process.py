@@ -104,7 +104,7 @@ def start(
         )
     finally:
         os.close(lock)  # the keeper holds it now
-    threading.Thread(target=keeper.wait, daemon=True).start()  # so that no zombie is left while we live
+    threading.Thread(target=keeper.wait, daemon=True).start()  # so that this process leaves no zombie
     return True
 
 
@@ -115,7 +115,7 @@ def is_alive(folder: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(probe, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that two who look do not see each other
+        fcntl.flock(probe, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that two checks don't find each other
     except BlockingIOError:
         return True
     finally:
@@ -141,7 +141,7 @@ def _take(file: Path) -> int | None:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return lock
-        except BlockingIOError:  # another process has it, or is just checking
+        except BlockingIOError:  # another process holds the lock, or is checking it
             if is_alive(file.parent):
                 os.close(lock)
                 return None
@@ -149,7 +149,7 @@ def _take(file: Path) -> int | None:
 
 def keep(task: Task) -> None:
     """Run a command until it ends or is told to stop; then record its end, and kill all its processes."""
-    signal.signal(signal.SIGINT, lambda *_: None)  # that is for the command
+    signal.signal(signal.SIGINT, lambda *_: None)  # the signal is for the command
     folder, keeper = Path(task.folder), os.getpid()
     write_document(folder / PROCESS, Process(keeper, datetime.now(UTC)))
     with open(folder / STDOUT, "wb") as out, open(folder / STDERR, "wb") as err:
@@ -199,7 +199,7 @@ def _session(leader: int) -> list[int]:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             stat = (folder / "stat").read_text(errors="replace")
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
         state, _, _, session = stat.rpartition(")")[2].split()[:4]
         if int(session) == leader and state not in "ZX":

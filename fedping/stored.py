@@ -87,7 +87,7 @@ class Store:
             MissingVersion: the line has no version of this number.
         """
         version = self._store.head(study, line) if iteration is None else self._store.version(study, line, iteration)
-        # A document omits the names of blocks of weights, which the spec has in short.
+        # A document omits the names in blocks of weights, which the spec abbreviates.
         return _stored(version, version.names or self._store.study(study).line(line).spec.names)
 
     def versions(self, study: str, line: str) -> Iterator[StoredVersion]:

@@ -73,7 +73,7 @@ class Attacker:
     def __init__(self, attack: Attack, setup: Setup, problem: Problem) -> None:
         self._attack, self._problem = attack, problem
         everybody = np.arange(len(problem.train))
-        # Made users have new searches in every round, and who has some in the first one says little.
+        # Synthetic users have new searches in every round, so their number in the first round doesn't matter.
         able = everybody if isinstance(problem.train, NewEachRound) else everybody[problem.train.sizes > 0]
         able = np.setdiff1d(able, problem.newcomers)
         self._hostile = np.isin(everybody, hostile_among(attack, able, problem.seed))

@@ -56,7 +56,7 @@ def run_baseline(name: BaselineName, setup: Setup, problem: Problem, log: Metric
         weights, iterations = _learned(setup, problem, problem.train, problem.validation)
     measured = measure(problem, per_client_weights(weights), local=True)
     if name == "local":
-        measured.pop("newcomers", None)  # they have learned, too
+        measured.pop("newcomers", None)  # newcomers have learned, too
     record(log, iterations, measured)
     if "test" in measured:  # next to variants whose clients have their own models
         evaluated = evaluate(problem.model, problem.tally, per_client_weights(weights), problem.test)
@@ -146,7 +146,7 @@ class _Judge:
         *,
         stops_early: bool,
     ) -> None:
-        # Of synthetic users only the first have validation examples at all.
+        # Only the first synthetic users have validation examples.
         self.judged = np.isin(clients, np.flatnonzero(validation.sizes)) & stops_early
         self.best, self._lowest = start.copy(), np.full(len(clients), np.inf)
         self._model, self._validation, self._clients, self._pooled = model, validation, clients, pooled

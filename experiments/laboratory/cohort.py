@@ -231,7 +231,7 @@ class Cohorts:
         if not isinstance(self._sampler, OortSampler):
             return None
         weights = versions[block.model if isinstance(versions, Models) else block.age]
-        there = block.clients < len(self._problem.train)  # the others are invented by an attack
+        there = block.clients < len(self._problem.train)  # other clients are invented by an attack
         utilities = np.zeros(len(block.clients))
         of = partial(data_utilities, self._problem.model, weights)
         utilities[there] = in_blocks(of, self._problem.train_in(round_, weights), block.clients[there])
@@ -335,7 +335,7 @@ class Cohorts:
 
 
 def _refuse_what_cannot_travel(updates: Floats, training: str, clients: Clients) -> None:
-    # A sum of squares is quick, but it may be large although all values are small.
+    # The sum of squares is quick to compute, but may be large even if all values are small.
     if np.vdot(updates, updates) <= LARGEST:
         return
     if updates.size and not max(-updates.min(), updates.max()) <= LARGEST:

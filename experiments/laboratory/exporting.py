@@ -217,7 +217,7 @@ def _write_mlflow_run(run: Run, id_: str, experiment: str, where: Path) -> None:
         (folder / "params" / name).write_text(text[:LONGEST_PARAMETER], encoding="utf-8")
     for name, text in (("mlflow.runName", called), ("variant", run.name)):
         (folder / "tags" / name).write_text(text, encoding="utf-8")
-    write_whole_bytes(folder / "meta.yaml", _yaml(about))  # last: without it there is no run
+    write_whole_bytes(folder / "meta.yaml", _yaml(about))  # last, because a run without it doesn't exist
 
 
 def _yaml(about: Mapping[str, Any]) -> bytes:

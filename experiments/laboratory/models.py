@@ -162,7 +162,7 @@ def _start(of_spec: OfSpec, proposed: FloatArray, seed: int) -> Sequence[float] 
         return start
     middle = proposed if start is None else np.asarray(start)
     if len(middle) != len(proposed):
-        return middle  # refused later, with a sentence
+        return middle  # rejected later, with a message
     return middle + of_spec.spread * generator(seed, "start").uniform(-1.0, 1.0, len(proposed))
 
 
@@ -266,7 +266,7 @@ def _model_choice(name: str) -> ModelChoice:
     asking = _Asking(name)
     try:
         model: object = LEARNERS[name](asking)
-    except FedpingError:  # a package is missing; the settings have been read by then
+    except FedpingError:  # a package is missing, but the settings have been read
         model = LEARNERS[name]
     module = sys.modules[LEARNERS[name].__module__].__doc__ or ""
     documented = LEARNERS[name] if inspect.isroutine(model) or isinstance(model, TreeModel) else type(model)

@@ -66,4 +66,4 @@ class Participants:
         """
         if draws(self._setup.training, self._problem.model) or self._setup.upload:
             return child_keys(self._problem.keys(number)[clients], repeats)
-        return np.zeros(len(clients), np.uint64)  # they are not used, and making them takes time
+        return np.zeros(len(clients), np.uint64)  # these keys are not used, and take time

@@ -196,7 +196,7 @@ def _received(reader: Connection) -> Iterator[tuple[int, int, Sequence[Row]]]:
     while True:
         try:
             yield reader.recv()
-        except (EOFError, OSError):  # the end, perhaps in the middle of a killed process' message
+        except (EOFError, OSError):  # the end, perhaps inside a killed process's message
             return
 
 

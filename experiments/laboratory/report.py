@@ -304,7 +304,7 @@ def _figures(summary: Summary, metrics: pa.Table) -> Iterator[tuple[str, Figure,
     names = list(summary.variants)
     best = sorted(names, key=lambda name: _order(summary, name))
     figures = [names[0], *(name for name in best if name != names[0])][:MOST_CURVES]
-    first = sorted(names, key=lambda name: name not in figures)  # theirs are the colours before these repeat
+    first = sorted(names, key=lambda name: name not in figures)  # these variants get the colours before colours repeat
     places = {name: place for place, name in enumerate(first)}
     split = summary.split
     repeated = f"mean and 95 % t interval over {len(summary.seeds)} seeds" if len(summary.seeds) > 1 else "one seed"

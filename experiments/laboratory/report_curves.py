@@ -153,7 +153,7 @@ def draw_curves(
     of_hours = any(each.hours is not None for each in curves)
     axes.set_xlabel("MB posted by all clients" if of_bytes else "simulated hours" if of_hours else "round")
     axes.set_ylabel(shown_as(metric))
-    if of_bytes:  # by powers of ten, as what variants post may lie as far apart
+    if of_bytes:  # logarithmic, because variants' bytes may differ by powers of ten
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
         axes.tick_params(which="minor", color=theme.faint)

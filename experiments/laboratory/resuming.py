@@ -106,7 +106,7 @@ class Checkpoints:
             for name, part in self._parts.items():
                 part.restore(_under(name, saved))
         except CannotGoOn as error:
-            self._path.unlink()  # it belongs to none of the existing files
+            self._path.unlink()  # the checkpoint belongs to none of the existing files
             self.notes = (_begun_again(str(error)),)
             return False
         return True
@@ -225,7 +225,7 @@ class MappedStates:
         file, rows = self._file, np.empty(len(clients), self._row)
         for name in self._first:
             rows[name] = state[name]
-        if self._journal is not None:  # before the first checkpoint a killed run begins again
+        if self._journal is not None:  # before the first checkpoint, a killed run starts again
             self._remember(self._journal, np.asarray(clients)[~self._changed[clients]])
         file[clients] = _bytes_of(rows) ^ self._first_row
 
@@ -237,7 +237,7 @@ class MappedStates:
         file = self._file
         assert isinstance(file, np.memmap)
         file.flush()
-        # The checkpoint of this generation exists, or this would not be the next one; so there is none before it.
+        # The checkpoint of the current generation is complete, so earlier journals are no longer needed.
         self._path(self._generation - 1).unlink(missing_ok=True)
         self._begin(self._generation + 1)
         return {"generation": np.array(self._generation), "crc": np.array(zlib.crc32(file.data))}
@@ -259,7 +259,7 @@ class MappedStates:
         for number in sorted((each for each in known if each >= generation), reverse=True):
             for clients, were in self._remembered(number):
                 rows[clients] = were
-        if zlib.crc32(rows.data) != int(saved.get("crc", -1)):  # to begin again leads to the same bits
+        if zlib.crc32(rows.data) != int(saved.get("crc", -1)):  # starting again gives the same bits
             raise CannotGoOn(f"what its clients keep, {self._file_name} and its journal, is damaged or another run's")
         rows.flush()
         for number in known:

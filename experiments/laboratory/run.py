@@ -246,7 +246,7 @@ def forget_changed(experiment: Experiment, out: Path, now: Mapping[str, str], mo
     for path in [*out.glob("runs/*/*"), *out.glob("baselines/*/*")]:
         if path not in unchanged:
             shutil.rmtree(path)
-            with suppress(OSError):  # it has other runs of the variant
+            with suppress(OSError):  # the folder has other runs of the variant
                 path.parent.rmdir()
     for name in _OF_ALL:
         (out / name).unlink(missing_ok=True)
@@ -330,8 +330,8 @@ def _of_files(path: Path) -> str:
 def _of_contents(files: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for file in files:
-        if not file.is_file():  # a pipe or a device may have no end; its reader reports what is missing
+        if not file.is_file():  # a pipe or a device may have no end; the reader of the data reports the problem
             continue
-        with suppress(OSError), file.open("rb") as source:  # its reader reports the error
+        with suppress(OSError), file.open("rb") as source:  # the reader of the data reports the error
             digest.update(hashlib.file_digest(source, "sha256").digest())
     return digest.hexdigest()

@@ -106,7 +106,7 @@ def _ctrl_c_later() -> Iterator[None]:
     New processes inherit the blocked signal. Blocking alone is not enough for this process: its other threads receive
     the signal, and an interrupted start leaves a process that prints an error.
     """
-    resource_tracker.ensure_running()  # otherwise it starts with the first process, and unblocks the signal
+    resource_tracker.ensure_running()  # otherwise, the tracker starts with the first process and unblocks the signal
     interrupted: list[int] = []
     in_main = threading.current_thread() is threading.main_thread()
     handler = signal.signal(signal.SIGINT, lambda number, _: interrupted.append(number)) if in_main else None
@@ -263,7 +263,7 @@ def _make_all(plan: TrainingPlan, out: Path, everything: list[tuple[int, int]], 
         watch(TrainingProgress(rounds, each * len(everything), len(ended), len(everything)))
 
     look()
-    largest_first = sorted(everything, key=lambda run: -run[0])  # so that no process ends up alone with the longest
+    largest_first = sorted(everything, key=lambda run: -run[0])  # so that no long run is left over at the end
     if processes > 1 and len(everything) > 1:
         waiting = [run for run in largest_first if finished(out, *run) is None]
         train_side_by_side(plan, out, waiting, processes, look)

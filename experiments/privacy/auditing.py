@@ -336,7 +336,7 @@ def _release(study: Study, line: Line, effort: Effort, noise: Noise, watch: Call
     assert line.privacy is not None
     central, engine, runs = line.privacy.central, NumpyEngine(), effort.runs
     assert central is not None
-    sigma_of(line)  # or there is nothing to attack
+    sigma_of(line)  # raises if there is nothing to attack
     claimed = epsilon_of(1 / (central.noise_multiplier or 1.0), central.delta)
     one = coins = None
     with tempfile.TemporaryDirectory() as folder:

@@ -126,7 +126,7 @@ def _chance_of(counted: NDArray[np.float64], share: float) -> float:
     from scipy.stats import binom, chisquare
 
     expected = counted.sum() * binom.pmf(np.arange(len(counted)), len(counted) - 1, share)
-    while len(expected) > 2 and expected.min() < 5:  # such cells are taken together with their neighbour
+    while len(expected) > 2 and expected.min() < 5:  # such cells are merged with their neighbour
         at = int(expected.argmin())
         beside = at - 1 if at == len(expected) - 1 or (at and expected[at - 1] < expected[at + 1]) else at + 1
         for cells in (expected, counted):
@@ -233,7 +233,7 @@ def _client(study: Study, arm: Arm, name: str) -> bytes:
 def _land(landing: Path, study: Study, line: Line, pings: Iterable[_Ping], version: int) -> None:
     sent: Sequence[_Ping] = list(pings)
     schema = landed_schema(PRIVATE_UPDATE)
-    # The least id of a client counts, and what names another arm than its own never does: so ids follow what was sent.
+    # Of a client's pings for its own arm, the one with the least document id counts: here, the first that was sent.
     documents = sorted(uuid.uuid5(uuid.NAMESPACE_URL, f"{version} {i}").bytes for i in range(len(sent)))
     values: dict[str, pa.Array] = {
         "document_id": pa.array(documents),

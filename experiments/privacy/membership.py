@@ -121,7 +121,7 @@ def guessed(trained_on: FloatArray, labels: Labels, victims: FloatArray, truth: 
     if truth.all() or not truth.any():
         raise ValueError("all victims have the attribute, or none; there is nothing to guess")
     attacker = HistGradientBoostingClassifier(max_iter=100, learning_rate=0.1, random_state=seed)
-    with threadpool_limits(1):  # its threads wait by spinning, which takes minutes where others have work too
+    with threadpool_limits(1):  # waiting threads spin, which takes minutes on a busy machine
         scores = attacker.fit(trained_on, labels).predict_proba(victims)[:, 1]
     return auc_of(scores, truth)
 
@@ -227,7 +227,7 @@ def membership(
         without, with_it = _signs(total, zone), _signs(total + counts * mine, zone)
         changed += bool((without != with_it).any())
         scores[run] = (with_it if run < runs else without) @ towards
-    scores += rng.uniform(0, 1e-6, len(scores))  # ties are broken by lot
+    scores += rng.uniform(0, 1e-6, len(scores))  # ties are broken at random
     return Membership(auc_of(scores, np.arange(2 * runs) < runs), changed / (2 * runs))
 
 

@@ -177,7 +177,7 @@ class Simulation:
         created = time_at(experiment.start_ms)
         self.store.create_study(study, first_versions(study, created=created, code_version=__version__))
         declared = self.store.studies.declared(study.name)
-        if not (declared.simulated and declared.state == "ended"):  # an ended one is checked again, and stays ended
+        if not (declared.simulated and declared.state == "ended"):  # a finished run stays finished
             self.store.studies.declare(study.name, Declared(since=created, simulated=True))
 
     def run(self) -> Summary | PrivateSummary:
@@ -250,7 +250,7 @@ class Simulation:
         while not all(line.done for line in lines):
             scene = _scene(tick, phase, lines)
             parts = maker.parts(tick, scene.iteration, means, scene.models)
-            if tick >= first:  # else they have arrived, but for those that are still on their way
+            if tick >= first:  # earlier ticks have landed; only their pings on the way are made again
                 land(self.landing, self.experiment, self.study, parts, tick)
                 self._after(tick, lines)
                 if not all(line.done for line in lines):
@@ -276,7 +276,7 @@ class Simulation:
         if phase is None:
             return
         note = self.out / WAVE
-        # The last tick with files may lack some, and so may all that were landed at once with it.
+        # The last tick with files may lack some, and so may all ticks that were landed together with it.
         begin = max(first, min(self._landed_ticks() - 1, (read_whole(note, _Wave) or _Wave(_NEVER)).tick))
         end = first + phase.ticks
         if begin >= end:

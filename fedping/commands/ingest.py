@@ -313,7 +313,7 @@ def _say_recovered(settings: IngestSettings) -> None:
 
     try:
         left = recovered(settings.journal)
-    except OSError as error:  # the compactor tries again, and reports what stays
+    except OSError as error:  # the compactor tries again, and reports remaining segments
         say(f"Can't read all of the journal {settings.journal}: {error.strerror}.", "warning")
         return
     if left.segments:

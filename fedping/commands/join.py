@@ -183,7 +183,7 @@ class TimedRunner:
         try:
             return run_interruptible(self.runner, in_time())
         finally:
-            request.close()  # where a signal came before it began
+            request.close()  # if a signal came before the request began
 
 
 @click.command(
@@ -459,7 +459,7 @@ def _institutions(
         for institution in institutions:
             _warn_of_unprotected(institution)
         if not options.show:
-            for institution in institutions:  # first, or one that is killed here would send it
+            for institution in institutions:  # first, because after a kill here the ping would be sent
                 institution.discard()
             decided.keep(folder)
         return institutions, decided
@@ -713,7 +713,7 @@ class Session:
         elif not accepted:
             self._wait(f"waiting to post the ping of version {ping.version} again")
         elif self._rounds != self._pace.rounds:
-            # A server that always has a newer version gets a ping a turn, and no more.
+            # A server that always has a newer version gets at most one ping per turn.
             self._wait(f"waiting for a version after {ping.version}")
 
     def _next_ping(self, institution: Institution) -> tuple[Waiting | None, str | None]:

@@ -284,7 +284,7 @@ def _table(summary: Summary, stands: Standing) -> Table:
     table.add_column("", no_wrap=True)
     columns = [(summary.split, metric) for metric in summary.shown]
     of_clients: tuple[str, ...] = ("local", "local_worst")
-    if _has(summary, "personal"):  # means over the clients as well
+    if _has(summary, "personal"):  # includes means over the clients
         of_clients = ("central", "personal", "gain", "personal_worst")
         columns = [column for column in columns if column[0] != "personal"]
     of_clients = (*of_clients, "newcomers", "trained", "nodes")

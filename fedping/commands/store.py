@@ -80,7 +80,7 @@ def history(study: str, line: str | None, last: int, sketches: bool, store_path:
     for n in opened.iterations(study, line)[-last - 1 :]:  # and the parent of the first listed version
         try:
             versions.append(opened.version(study, line, n))
-        except MissingVersion as error:  # a fence whose mark is lost
+        except MissingVersion as error:  # a continuation whose mark is lost
             click.echo(f"note: {error}", err=True)
     tell_oddities(opened, study, line)
     dates, now = {v.iteration: v.created for v in versions}, milliseconds_of(utc_now())

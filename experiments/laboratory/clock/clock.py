@@ -111,9 +111,9 @@ class Clock:
         """Number of the newest version."""
         clients = len(people.seconds)
         self._working: list[Work] = []  # a heap
-        self._times = np.zeros(clients, np.int64)  # how often each was invited
-        self._last_round = np.full(clients, -1)  # in which each was invited
-        self._attempt = np.zeros(clients, np.int64)  # how often in that round, less one
+        self._times = np.zeros(clients, np.int64)  # number of each client's invitations
+        self._last_round = np.full(clients, -1)  # round of each client's last invitation
+        self._attempt = np.zeros(clients, np.int64)  # earlier invitations in that round
         self._invited = self._draws = self._before = 0
         self._late, self._age = settings.counts_late, np.nan
 
@@ -256,7 +256,7 @@ class Clock:
             if work.answers and young:
                 merged.append(work)
             else:
-                others += work.answers  # who is lost has been counted in its own round
+                others += work.answers  # lost clients were counted in their own round
         return merged, others
 
     def _answers(self, merged: Sequence[Work], others: int) -> Answers:

@@ -66,7 +66,7 @@ def own_finish(settings: OwnAggregation) -> OfAll | None:
         shapes = abstract((5, 7), jnp.float32), abstract((5,), jnp.float64), abstract((7,), jnp.float64)
         try:
             found = jax.eval_shape(lambda *arrays: _by_own(finish, *arrays), *shapes)
-        except Exception:  # of any kind: NumPy then runs it, and says what is wrong if something is
+        except Exception:  # of any kind: NumPy then runs the function, and reports its errors
             return None
     return finish if found.shape == (7,) else None
 

@@ -675,7 +675,7 @@ class CompiledRounds:
         """Return the error about the last round's version."""
         spec, aggregate = self._problem.spec, self._setup.pipeline.aggregate
         odd = np.flatnonzero(~np.isfinite(self._refused))
-        if isinstance(aggregate, OwnAggregation) and len(odd):  # as the NumPy engine says it
+        if isinstance(aggregate, OwnAggregation) and len(odd):  # as the NumPy engine reports it
             return BrokenLink(
                 f"round {self._number} failed: the aggregation '{aggregate.name}' returned a direction that is "
                 f"{self._refused[odd[0]]} at weight '{spec.names[odd[0]]}'"
@@ -714,7 +714,7 @@ class CompiledRounds:
                     return diverged
         except Diverged:
             return diverged
-        except FedpingError as error:  # it names the client
+        except FedpingError as error:  # the error names the client
             return error
         return None
 

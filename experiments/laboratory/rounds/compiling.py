@@ -619,7 +619,7 @@ def compiled(work: Work) -> Callable[..., Any]:
         shared = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=all_, check_vma=False)
         return shared(weights, data, plan, seen, per, kept, also)
 
-    # What clients keep may be most of the memory: a call works on it in its place.
+    # The clients' states may be most of the memory, so a call updates them in place.
     how: dict[str, Any] = {"donate_argnums": 5} if server is not None else {"static_argnums": 7}
     if work.devices > 1:
         return jax.jit(on_devices, **how)

@@ -138,7 +138,7 @@ ONCE = (All, Uniform, Bernoulli, Cluster)
 
 def _is_inside(aggregate: Combination, sampling: Sampling) -> bool:
     """Return whether an aggregation runs inside compiled rounds."""
-    if isinstance(aggregate, OwnAggregation):  # it sees as many rows as there are clients
+    if isinstance(aggregate, OwnAggregation):  # the function gets a row for each client
         return isinstance(sampling, All | Uniform) and own_finish(aggregate) is not None
     return isinstance(aggregate, Mean | MeanOfSigns) or (needs_all(aggregate) and isinstance(sampling, ONCE))
 

@@ -57,7 +57,7 @@ def rectangle_of(
     places = -(-each // many) * many * devices
     client = np.full(places, NOBODY)
     client[: len(clients)] = clients
-    whose = np.append(clients, np.full(places - len(clients), clients[0]))  # a copy: its loss is a number
+    whose = np.append(clients, np.full(places - len(clients), clients[0]))  # copies, so that losses are numbers
     nth = np.arange(width)
     there = (nth < sizes[whose, None]) & (client != NOBODY)[:, None]
     return Rectangle(many, client, first[whose, None] + np.where(there, nth, 0), there)

@@ -125,7 +125,7 @@ def _of_each_variant(raw: Raw) -> list[Raw]:
     base = {key: value for key, value in raw.items() if key != "variants"}
     variants = variants_of(raw)
     if variants is None:
-        return [raw]  # refused later, with a sentence
+        return [raw]  # rejected later, with a message
     changes = [{key: value for key, value in variant.items() if key != "name"} for variant in variants]
     return [laid_over(base, nested(change)) for change in changes]
 

@@ -231,7 +231,7 @@ def with_grid(raw: Mapping[str, Any], over: Sequence[str]) -> Raw:
         raise InvalidSettings(f"the setting '{repeated[0]}' is swept twice. Give all of its values at once")
     variants = variants_of(raw)
     if variants is None:
-        return dict(raw)  # refused later, with a sentence
+        return dict(raw)  # rejected later, with a message
     number = len(variants) * prod(len(values) for _, values in axes)
     if number > MOST_POINTS:
         raise InvalidSettings(

@@ -203,7 +203,7 @@ def draw_gossip(results: Path) -> Figure:
             reached = [number for number in curve.first_at_most(level) if number is not None]
             colour = LIGHT.of_arm(place)
             by_gap.plot(gap, np.mean(reached), "o", color=colour, markerfacecolor=face, markersize=7)
-        place_of_name = (0, -18) if place in (0, 2) else (0, 9)  # so that no two names lie on each other
+        place_of_name = (0, -18) if place in (0, 2) else (0, 9)  # so that no two names overlap
         at = (gap, float(np.mean(reached)))
         by_gap.annotate(name, at, place_of_name, textcoords="offset points", ha="center", fontsize=9, color=LIGHT.ink)
     by_gap.set(xscale="log", ylim=(0, 1.15 * by_gap.get_ylim()[1]))
@@ -379,7 +379,7 @@ PICTURES: Mapping[str, Callable[[Path], Figure]] = MappingProxyType(
             results,
             "fritsch_2018_figure_11",
             "A network of 100 hidden units with clients' noise of σ = 0.5, by C (as figure 11)",
-            after=5,  # where a network begins is a matter of chance
+            after=5,  # a network's start is random
         ),
         "karimireddy_2020_digits": draw_drift,
         "gossip": draw_gossip,

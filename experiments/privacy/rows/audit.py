@@ -257,7 +257,7 @@ def audited(target: Target, table: Table, plan: Plan, watch: Callable[[str], Non
         found.append(
             Found(
                 attack=attack.name,
-                rows=min(recovered(table.x, guessed_bare, near), tried),  # a guess hits all rows that are alike
+                rows=min(recovered(table.x, guessed_bare, near), tried),  # a guess hits all equal rows
                 protected=min(recovered(table.x, guessed_kept, near), tried),
                 chance=min(recovered(nobody, guessed_bare, near), tried),
                 protected_chance=min(recovered(nobody, guessed_kept, near), tried),

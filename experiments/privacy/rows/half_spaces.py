@@ -83,7 +83,7 @@ class HalfSpaces:
                 return
             stretches = [(-far, far, ends[0], ends[1])]
             while stretches:
-                # the fewest rows first: they are the soonest alone
+                # fewest rows first, because they are separated soonest
                 low, high, from_low, from_high = stretches.pop(
                     min(range(len(stretches)), key=lambda i: (stretches[i][2] - stretches[i][3])[-1])
                 )
@@ -100,7 +100,7 @@ class HalfSpaces:
                     elif 1 < round(rows[-1]) < round(inside[-1]):
                         stretches.append(part)
                     elif round(rows[-1]) == round(inside[-1]) > 1:
-                        yield rows[:-1] / rows[-1]  # rows that are alike, if the plane through their mean divides none
+                        yield rows[:-1] / rows[-1]  # rows are equal if the plane through their mean separates none
         except Over:
             return
 
