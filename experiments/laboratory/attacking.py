@@ -266,7 +266,7 @@ class Raid:
 
 
 def reconstructed(victim: FloatArray, step: FloatArray) -> dict[str, float]:
-    """Return how closely a model's step, shape (m,), reveals the direction of a victim's update, by metric.
+    """Return metrics of the closeness of a model's step, shape (m,), to the direction of a victim's update.
 
     The error is |c step - update| / |update| with the best c. It is 1 if the update or the step is zero, since nothing
     is revealed then.

@@ -250,7 +250,7 @@ def render_report(summary: Summary, metrics: pa.Table, segments: Segments | None
 
 
 _OWN = ("central", "personal", "newcomers", "gain", "personal_worst")
-"""Splits for runs in which clients have their own models; of the last two, tables show only the deciding metric."""
+"""Splits for runs with clients' own models; tables show only the deciding metric of the last two."""
 
 _BESIDE = ("attack", "privacy", "graph")
 """The splits whose columns follow the metrics of models."""

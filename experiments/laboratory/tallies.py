@@ -32,10 +32,10 @@ RECOVERED = {
 """Maps the metrics of a rehearsal to attributes of :class:`fedping.client_sim.rehearsal.recovered.Recovered`."""
 
 HIGHER_IS_BETTER = frozenset({"accuracy", "precision", "recall", "f1", "auc", "r2", "top_choice", *RECOVERED})
-"""Metrics of which a higher value is better; a metric of one class, such as ``recall_of_3``, follows its first part."""
+"""Metrics that are better if higher; a metric of one class, such as ``recall_of_3``, is looked up by its first part."""
 
 LOWER_IS_BETTER = frozenset({"loss", "mse", "rmse", "mae", "mean_rank", "empty_clusters", "largest_cluster"})
-"""Metrics of which a lower value is better; an extension's metric is in neither set and declares its direction."""
+"""Metrics that are better if lower; an extension's metric is in neither set and declares its direction."""
 
 
 class Tally(Protocol):

@@ -114,7 +114,7 @@ class PrivateTickMaker:
             self._kept.read(self._file(tick))
 
     def forget_before(self, tick: int) -> None:
-        """Remove the clients' state for ticks before this one, from which a run no longer continues."""
+        """Remove the clients' states of ticks before this one, because a run no longer continues from them."""
         for file in self._folder.glob("*.npy"):
             if int(file.stem) < tick:
                 file.unlink()

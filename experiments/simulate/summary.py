@@ -242,7 +242,7 @@ def _line(study: Study, store: ModelStore, line: str) -> LineFigures:
 
 
 def below_from(study: Study, curves: dict[str, ArmCurve], over: int) -> int | None:
-    """Return the first version from which on all arms that apply the model have a lower loss than all that don't.
+    """Return the first version since which all arms that apply the model have a lower loss than all that don't.
 
     Args:
         study: the study, which defines the arms that apply the model.

@@ -94,11 +94,11 @@ class Pace:
 
 
 class _TimeOver(BaseException):
-    """The time of --for is over; no ``except Exception`` of a training stops it."""
+    """Raised when the time of --for is over; not caught by ``except Exception`` in a training."""
 
 
 class _TooSlow(BaseException):
-    """A training takes longer than --training-time; no ``except Exception`` of a training stops it."""
+    """Raised when a training takes longer than --training-time; not caught by ``except Exception`` in it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -496,7 +496,7 @@ def _institutions(
 
 
 def _states_in(folder: StateFolder, files: ExitStack) -> StatesOf:
-    """Return the file for a training's state, created if the training keeps any."""
+    """Return a function that gives a training's stored states; their file is opened at the first use."""
     from fedping.client_sim.learning.algorithm import State
     from fedping.client_sim.learning.states import ClientStates, StateFile, in_memory, open_states
 
@@ -768,7 +768,7 @@ class Session:
         self._sleep(seconds, f"waiting for {moment}")
 
     def _post(self, institution: Institution, ping: Waiting) -> bool:
-        """Post a ping; return whether it was accepted, else it is posted again later."""
+        """Post a ping and return whether it was accepted; if not, it will be posted again later."""
         from fedping.client_sim.client import SetAside
 
         self._delay(institution, ping)

@@ -457,7 +457,7 @@ def _sent(line: Line) -> Iterator[str]:
 
 
 def _rows(the_study: Study, line: Line) -> Iterator[str]:
-    """Yield a description of the way in which institutions with tables take part in a line, if they can."""
+    """Yield a description of the participation of institutions with tables in a line, if they can take part."""
     from fedping.protocol.ping import MODEL_UPDATE
     from fedping.protocol.row_privacy import (
         EPSILON,

@@ -142,7 +142,7 @@ class Clock:
         return {"simulated_hours": self.hours, "invited": invited} | ({"age": self._age} if self._late else {})
 
     def free(self, learners: Clients) -> Clients:
-        """Return the ``learners`` that are available and have no work; if none is, advance time until one is."""
+        """Return the ``learners`` that are available and have no work, after advancing time until there is one."""
         while True:
             free = self._free()[learners]
             if free.any() or not len(learners):

@@ -38,7 +38,7 @@ from fedping.protocol.pipeline import (
 from fedping.protocol.weights import LARGEST
 
 NOBODY = np.int32(2**31 - 1)
-"""Stands for the client of a piece that isn't its client's last one."""
+"""Placeholder for the client's position in all pieces of a client but the last."""
 
 SEEN = 1024
 """Examples whose losses are computed at a time."""

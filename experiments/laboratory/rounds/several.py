@@ -101,7 +101,7 @@ class SeveralRounds:
         self._channels = [self._new() for _ in range(count)]
         self._number = 0
         self._of: NDArray[np.intp] = np.zeros(len(problem.train), np.intp)
-        """The model that each client has trained last."""
+        """The number of the model that each client last trained."""
 
     def _new(self, like: MemoryChannel | None = None) -> MemoryChannel:
         """Return a server for one more model, as a copy of the server ``like`` if given."""

@@ -35,7 +35,7 @@ def study_of(line: Line, most_examples: int | None = None) -> Study:
 
 
 def with_a_turn(problem: Problem, privacy: Privacy, version: int, clients: Clients) -> Clients:
-    """Return those of ``clients`` whose own random draw selects ``version`` for a contribution."""
+    """Return the ``clients`` whose own random draw selects ``version`` for a contribution."""
     share = privacy.turns
     if share == 1:
         return clients

@@ -73,7 +73,7 @@ class Experiment(Struct, frozen=True, kw_only=True):
 
 
 class Head(Struct, frozen=True, kw_only=True):
-    """The contents of a file except the setup."""
+    """The settings in an experiment's file other than the setup."""
 
     name: Name | None = None
     seeds: Annotated[int, Meta(ge=1, le=10_000)] | Annotated[tuple[Seed, ...], Meta(min_length=1)] = 1

@@ -77,7 +77,7 @@ class Evaluation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class EarlyStopping(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """When training stops before its last round (thesis 3.4), by a metric of the clients' validation examples.
+    """Early stopping of training (thesis 3.4), by a metric of the clients' validation examples.
 
     It stops when the best is ``patience`` evaluations old, or, if ``rise`` is given, as soon as the metric is worse
     than the best by more than that share of it. The best version is tested in the end.
@@ -98,9 +98,9 @@ class EarlyStopping(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Lateness(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Slow clients: of those that take part, ``shares[a]`` learn from the version that is a versions old.
+    """Slow clients: a share ``shares[a]`` of the participants learns from the version that is ``a`` versions old.
 
-    The server's ``staleness`` decides what happens to their updates; without it they are left out.
+    The server's ``staleness`` determines the use of their updates; without it, the updates are left out.
 
     Raises:
         InvalidSettings: the shares do not sum to 1.

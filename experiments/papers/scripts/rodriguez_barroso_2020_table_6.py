@@ -71,7 +71,7 @@ def table_6(seed: int) -> tuple[list[Row], SampledSensitivity]:
 
 
 def _parts(rng: np.random.Generator) -> list[Rows]:
-    """Return the homes kept for the sampler, the test homes, and each client's: standardised, in random order."""
+    """Return the sampler's homes, the test homes, and each client's homes, standardised and in random order."""
     homes = load("west-roxbury")
     x = homes.x[:, [homes.features.index(name) for name in FEATURES]]
     order = rng.permutation(len(x))

@@ -19,7 +19,7 @@ from fedping.experiments.privacy.rows.victim import Over, Target, Victim
 STEEP = 1e6
 FAR = 1e3
 TURN = 1e-4
-"""Change by which directions are turned, so small that the same row stays alone."""
+"""Size of the change that turns a direction, so small that the same row stays alone."""
 
 HALVINGS = 60
 

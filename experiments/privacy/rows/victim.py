@@ -22,7 +22,7 @@ from fedping.protocol.training import LocalSteps, OneGradient, Training
 
 
 class Over(Exception):
-    """The institution has stopped answering, or the attacker's time has ended."""
+    """Raised when the institution has stopped answering, or the attacker's time has ended."""
 
 
 @dataclass(frozen=True)
