@@ -1,4 +1,4 @@
-"""Notes for readers of a run's results on its problem and on its rounds."""
+"""Notes on a run's problem and rounds, for readers of its results."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ HOUR = 3600.0
 """Seconds of an hour."""
 
 _FIRST = 1 << 32
-"""Index of the child key for a client's draws that hold for all its windows; smaller ones are for single windows."""
+"""Index of the child key for a client's draws for all its windows; smaller indices are for single windows."""
 
 
 class Windows:

@@ -330,7 +330,7 @@ class Lanes:
 
     @contextmanager
     def fitting(self) -> Iterator[None]:
-        """Turn a device's lack of memory inside this context into a :class:`FedpingError` with the largest uses."""
+        """Turn a device's lack of memory in this context into a :class:`FedpingError` that lists its largest uses."""
         try:
             yield
         except self.jax.errors.JaxRuntimeError as error:
@@ -564,7 +564,7 @@ class CompiledRounds:
 
     @property
     def checkpoint(self) -> Part | None:
-        """These rounds, as the part of a checkpoint."""
+        """The rounds themselves, which checkpoints save."""
         return self
 
     def snapshot(self) -> Arrays:

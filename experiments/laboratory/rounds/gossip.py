@@ -145,7 +145,7 @@ class GossipRounds:
 
     @property
     def checkpoint(self) -> Part | None:
-        """These rounds, as the part of a checkpoint."""
+        """The rounds themselves, which checkpoints save."""
         return self
 
     def start_weights(self, versions: Sequence[FloatArray]) -> Sequence[FloatArray]:

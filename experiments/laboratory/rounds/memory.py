@@ -84,7 +84,7 @@ class MemoryChannel:
 
     @property
     def checkpoint(self) -> Part | None:
-        """The channel, as the part of a checkpoint."""
+        """The channel itself, which checkpoints save."""
         return self
 
     @property

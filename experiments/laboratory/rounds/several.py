@@ -123,7 +123,7 @@ class SeveralRounds:
 
     @property
     def checkpoint(self) -> Part | None:
-        """These rounds, as the part of a checkpoint."""
+        """The rounds themselves, which checkpoints save."""
         return self
 
     def chosen(self, clients: Clients) -> NDArray[np.intp]:

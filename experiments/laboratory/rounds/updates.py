@@ -61,7 +61,7 @@ def repetitions(clients: Clients) -> tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 WRITTEN_OUT = 8192
-"""Maximum count of an array's numbers whose text is measured; of longer arrays, an even sample of this size."""
+"""Maximum count of an array's numbers whose text is measured; longer arrays are sampled evenly."""
 
 
 def posted_bytes(block: Updates) -> int:

@@ -185,7 +185,7 @@ class PingLimits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Setup(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One training: the settings of a line, and what takes the place of a study around it.
+    """One training: the settings of a line, and settings in place of a study's.
 
     Attributes:
         model: its ``name`` and its own settings.

@@ -32,7 +32,7 @@ LEVELS = (
     ("hartmann_2018_frecency", "validation", "top_choice", 0.99),
     ("hartmann_2018_private_rounds", "test", "accuracy", 0.92),
 )
-"""Experiments with the examples, the metric, and the level that the metric has to pass."""
+"""Tuples of an experiment, its examples, a metric, and the level that the metric has to pass."""
 FIGURE_13 = Path(__file__).parents[1] / "hartmann_2018_figure_13.toml"
 SAMPLING = Path(__file__).parents[1] / "hartmann_2018_sampling.toml"
 

@@ -37,7 +37,7 @@ LOOKS: tuple[Look, ...] = ("place", "consider", "cascade")
 
 ITEMS, NUMBERS = 10, 6
 SHARPNESS = 2.5
-"""Utility of an item one standard deviation along the true weights, in units of a choice's noise."""
+"""Utility of one standard deviation in the direction of the true weights, in units of a choice's noise."""
 
 LEARNERS: dict[str, dict[str, Any]] = {
     "softmax": {},

@@ -18,7 +18,7 @@ SURE = 1e3
 """Offset that makes a model certain of a class, or wrong about the target, on every row."""
 
 LEAST = 1e-3
-"""Minimum difference of the row counts, in rows, that isn't rounding."""
+"""Minimum difference between two counts of rows, in rows, that is more than rounding."""
 
 
 @dataclass(frozen=True)
