@@ -131,7 +131,7 @@ def _under(name: str, saved: Arrays) -> Arrays:
 
 
 def as_array(value: Any) -> NDArray[np.uint8]:
-    """Return a value that JSON can hold, including numbers that are not finite, as an array."""
+    """Return an array that encodes a JSON value, including numbers that are not finite."""
     return np.frombuffer(json.dumps(value).encode(), np.uint8)
 
 

@@ -41,7 +41,7 @@ def merge_outcome(settings: CoOp, behind: int) -> Fate:
 
 
 def mixed(weights: FloatArray, own: FloatArray, behind: int) -> FloatArray:
-    """Return the global model of shape (m,) mixed with the model of a client that is a number of ages behind."""
+    """Return the global model mixed with the model of a client that is ``behind`` ages behind, shape (m,)."""
     alpha = 1.0 / math.sqrt(behind + 1.0)
     return (1.0 - alpha) * weights + alpha * own
 

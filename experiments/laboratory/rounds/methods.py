@@ -266,7 +266,7 @@ class Runs(NamedTuple):
 
     @classmethod
     def of(cls, mine: Any) -> Runs:
-        """Return the stretches of a mask of the shared weights, shape (M,)."""
+        """Return the stretches given by a mask that marks the shared weights, shape (M,)."""
         edges = np.flatnonzero(np.diff(mine)) + 1
         bounds = [0, *edges.tolist(), len(mine)]
         return cls(tuple((bool(mine[low]), high - low) for low, high in zip(bounds, bounds[1:], strict=False)))
