@@ -1,1 +1,1 @@
-"""The composition root: the only room that knows both sides. Study files, and the programs that wire rooms together."""
+"""The composition root: study files, and the programs that wire client and server packages together."""

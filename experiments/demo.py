@@ -50,19 +50,19 @@ ROUND_STEPS = {
     "aggregated": "Spark round: stepping the optimizer",
     "stepped": "Spark round: publishing the next version",
 }
-"""Called by a round after each step that it reports."""
+"""The displayed text after each step that a round reports."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemoSettings:
     """The settings of a demo, and the folder for all its files.
 
-    ``page`` has ingest serve the demo page, on ``port`` (None: a free one), and makes a study to try on it. ``secure``
-    has clients split what they send between two servers (`fedping.experiments.secure_demo`).
+    With ``page``, ingest serves the demo page on ``port`` (None: a free one), and a study to try on it is created. With
+    ``secure``, clients split their updates between two servers (`fedping.experiments.secure_demo`).
 
     Raises:
-        InvalidSettings: fewer than one client or iteration, or a folder that holds something already; or a page, which
-            shows what clients send, for clients that split it.
+        InvalidSettings: fewer than one client or iteration; a folder that isn't empty; or ``page`` together with
+            ``secure``, because the page shows what clients send in full.
     """
 
     out: Path
@@ -92,7 +92,7 @@ class DemoSettings:
 
 @dataclass(frozen=True)
 class DemoIteration:
-    """One finished iteration: the version that ranked, the pings that were accepted, and how each arm fared."""
+    """One finished iteration: its version's number, the number of accepted pings, and each arm's summary."""
 
     iteration: int
     pings: int
@@ -110,7 +110,7 @@ class Progress:
 
     @property
     def waiting_for(self) -> str:
-        """Return the step that is being waited for; while clients send, with the number of pings accepted so far."""
+        """Return the name of the current step; while clients send, with the number of pings accepted so far."""
         fleet = self.fleet
         if self.stage or fleet is None:
             return self.stage
@@ -121,7 +121,7 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOutcome:
-    """The result and the paths of all files; with two servers, the data that each saw in the last iteration."""
+    """A demo's result and the paths of its files; with two servers, also what each saw in the last iteration."""
 
     study: Study
     line: str
@@ -156,7 +156,7 @@ class RunningDemo:
 def run_demo(
     settings: DemoSettings, progress: Progress, on_iteration: Callable[[DemoIteration], None] = lambda row: None
 ) -> DemoOutcome:
-    """Run the journey and return its outcome; see :func:`running_demo`."""
+    """Run the demo and return its outcome; see :func:`running_demo`."""
     with running_demo(settings, progress, on_iteration) as demo:
         return demo.outcome
 
@@ -165,13 +165,13 @@ def run_demo(
 def running_demo(
     settings: DemoSettings, progress: Progress, on_iteration: Callable[[DemoIteration], None] = lambda row: None
 ) -> Iterator[RunningDemo]:
-    """Run the journey, yield it with everything still running, and stop that in order.
+    """Run the demo, yield it while its servers are still running, and stop them in order.
 
-    ``progress`` is kept up to date, and ``on_iteration`` is called for each iteration. However it ends, all processes
-    are stopped and all files are complete.
+    ``progress`` is kept up to date, and ``on_iteration`` is called for each iteration. However the demo ends, all
+    processes are stopped and all files are complete.
 
     Raises:
-        FedpingError: ingest, the round or the study's file cannot be used; the sentence says which and why.
+        FedpingError: ingest, the round or the study's file cannot be used; the message says which and why.
     """
     store_path, landing, log = (
         child(settings.place, "store"),
@@ -232,7 +232,7 @@ def running_demo(
 
 
 def _end(store: ModelStore) -> None:
-    """Declare the studies' end, since missing rounds would otherwise look like a failure."""
+    """Mark the studies as ended. Otherwise, their missing rounds would look like a failure."""
     for name in store.studies.names():
         store.studies.declare(name, Declared(state="ended", since=utc_now()))
 
@@ -243,7 +243,7 @@ def _joined(runner: asyncio.Runner, ingest: RunningIngest, study: Study, setting
 
 
 def _created(settings: DemoSettings, store: ModelStore, stack: ExitStack) -> tuple[Study, TwoServers | None]:
-    """Create the study, and one for the page; where two servers take part, start the helper, which the stack stops."""
+    """Create the study, and one for the page; with two servers, start the helper, which ``stack`` stops."""
     study, servers = study_from_toml(settings.study_file, new=True), None
     if settings.secure:
         helper = make_helper(settings.out / "helper")
@@ -304,21 +304,21 @@ def _drawn(curves: Mapping[str, ArmCurve], study: Study, path: Path) -> Path:
 
 PLAYGROUND = "playground"
 MIN_CLIENTS = 10
-"""So few that the people whom the page makes up are enough for a round."""
+"""Minimum clients in a round of the demo page's study; the page's simulated people alone suffice."""
 
 PERSONALIZED = "personalized"
 """The arm whose clients have their own model."""
 
 OWN_STEPS = LocalRProp(alpha=1.5, beta=0.5, step=Step(start=10.0, min=1.0, max=60.0), keep=True)
-"""The step size of that model, in units of weights that are 50 or 300 at first."""
+"""The step sizes of these clients' own models. The weights that they change start at 50 or 300."""
 
 
 def playground(study: Study) -> Study:
-    """Return the same study under another name, at its start, with rounds of few clients, and with an arm more.
+    """Return the demo page's study: a copy of ``study`` from the start, with smaller rounds and one more arm.
 
-    The demo's own study has converged when its iterations end, and its rounds wait for hundreds of clients: the choices
-    of one person would have no visible effect. In the arm ``personalized``, half of those of ``treatment``, a client
-    also has its own model, with steps so large that a single choice is visible.
+    The demo's own study has converged when its iterations end, and its rounds wait for hundreds of clients, so one
+    person's choices would have no visible effect. The new arm ``personalized`` gets half of ``treatment``'s share. Its
+    clients also have their own models, with steps so large that a single choice is visible.
     """
     treatment, *others = study.arms
     half = replace(treatment, share=treatment.share / 2)
@@ -342,8 +342,8 @@ def page_address(ingest: RunningIngest, study: str, every: int) -> str:
 def keep_rounds(running: DemoServers, *, every: int, clock: Clock, tell: Callable[[str], None]) -> None:
     """Run a round of each line of each running study every ``every`` seconds, until the clock stops.
 
-    Failures are reported, and the next round tries again. ``tell`` is called with a sentence when a line's sentence has
-    changed.
+    Failures are reported, and the next round tries again. ``tell`` is called with a line's result as a sentence, unless
+    it is the same as before.
     """
     rounds = _Rounds(running, tell)
     run_schedule(rounds.run, every, clock, lambda text: None)
@@ -355,7 +355,7 @@ class _Rounds:
         self._sentences: dict[tuple[str, str], str] = {}
 
     def run(self) -> None:
-        """Land what has been accepted, and run a round of every line."""
+        """Land all accepted pings, and run a round of every line."""
         try:
             self._running.ingest.flush()
         except FedpingError as error:

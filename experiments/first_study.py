@@ -1,4 +1,4 @@
-"""The folder of a first study: what `fedping study init` writes, from a template."""
+"""Writes the folder of a user's first study from a template (`fedping study init`)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ TEMPLATES = {
     "autocomplete": "a form field that completes itself, with the characters typed as the outcome",
     "prediction": "a chance that is predicted in the browser, such as that a visitor will finish a form",
 }
-"""The templates, and what each is a study of."""
+"""Maps each template to the subject of its study."""
 
 FOLDER = Path(__file__).with_name("templates")
 COMMON = FOLDER / "common"
 BROWSER = Path(__file__).parents[1] / "browser"
 MODULES = "fedping"
-"""The folder of the client's modules in the folder of a study."""
+"""Name of the folder with the client's JavaScript modules, inside a study's folder."""
 
 WORDS = ("about", "rehearse")
-"""The parts of the README that are a template's own, each in a file."""
+"""The parts of the README that differ between templates, each in its own file."""
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _IMPORTED = re.compile(r'^\s*(?:import|export)\b[^;]*?from "(\.[^"]+)"|^import "(\.[^"]+)"', re.MULTILINE)
 _ENTRY = re.compile(rf'from "\./{MODULES}/(\w+\.js)"')
@@ -35,7 +35,7 @@ def write_first_study(name: str, template: str, folder: Path) -> tuple[str, ...]
     Args:
         name: the study's name.
         template: a key of :data:`TEMPLATES`.
-        folder: the folder, which does not exist yet.
+        folder: the folder, which must not exist yet.
 
     Raises:
         InvalidSettings: a study can't have this name, or the folder exists.
@@ -59,7 +59,7 @@ def write_first_study(name: str, template: str, folder: Path) -> tuple[str, ...]
 
 
 def check_name(name: str) -> None:
-    """Raise :class:`InvalidSettings` if a study, a folder and a title can't have a name."""
+    """Raise :class:`InvalidSettings` unless a name is valid for a study, its folder and its title."""
     if not _NAME.fullmatch(name):
         raise InvalidSettings(
             f"'{name[:80]}' cannot name a study: use lower-case letters, digits, '-' and '_', a letter first, "
@@ -68,7 +68,7 @@ def check_name(name: str) -> None:
 
 
 def files_of(template: str, name: str) -> dict[str, bytes]:
-    """Return the files of a study's folder without the client's modules, by path."""
+    """Return the files of a study's folder except the client's modules, by path."""
     if template not in TEMPLATES:
         raise InvalidSettings(f"unknown template '{template[:80]}'. Choose {', '.join(TEMPLATES)}")
     try:
@@ -82,14 +82,14 @@ def files_of(template: str, name: str) -> dict[str, bytes]:
 
 
 def _filled(text: str, own: Mapping[str, str]) -> str:
-    """Return a text with a template's own words in the places that it leaves for them."""
+    """Return a text with its placeholders replaced by a template's own words."""
     for word, value in own.items():
         text = text.replace(f"{{{{{word}}}}}", value)
     return text
 
 
 def modules_of(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the client's modules that a study's scripts import, with all that those import, by path."""
+    """Return the client's modules that a study's scripts import, directly or indirectly, by path."""
     scripts = (data.decode() for path, data in files.items() if path.endswith(".js"))
     waiting = sorted({PurePosixPath(entry) for text in scripts for entry in _ENTRY.findall(text)})
     found: dict[PurePosixPath, bytes] = {}
@@ -103,7 +103,7 @@ def modules_of(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def _beside(path: PurePosixPath, imported: str) -> PurePosixPath:
-    """Return the path of a module that the one at ``path`` imports."""
+    """Return the path of ``imported``, as named in an import of the module at ``path``."""
     parts: list[str] = list(path.parent.parts)
     for step in PurePosixPath(imported).parts:
         if step == "..":

@@ -1,4 +1,4 @@
-"""The folder of a run: its owner, its files, which are written whole, and the environment that computed it.
+"""The folder of a run: its owner, its files, written atomically, and the environment of the computation.
 
 The same command continues the run; a command with other settings, code or data does not overwrite it.
 
@@ -27,44 +27,44 @@ from fedping.protocol.formats import NewerFormat, with_format, without_format
 T = TypeVar("T")
 
 NOTE = "experiment.json"
-"""The file of a folder that says what is run there."""
+"""Name of the file that describes the experiment in a run's folder."""
 
 CODE = "code.json"
-"""The file of a folder with digests of the inputs of its results other than settings: code, data, the program."""
+"""Name of the file with digests of the results' inputs other than settings: code, data, the program."""
 
 MOST_CHANGES = 3
-"""Settings that a sentence says to be different."""
+"""Maximum number of different settings that an error names."""
 
 LEAVES_NOTHING = frozenset({NOTE, CODE, "units.json", "environment.json"})
-"""Files that are written before a run begins, and of no worth without it."""
+"""Files that are written before a run begins, and are worthless without the run."""
 
 
 class DamagedRun(FedpingError):
-    """A file of a run cannot be read: it does not hold what was written there, or a later fedping has written it."""
+    """A file of a run cannot be read, because it is damaged or a later fedping has written it."""
 
 
 class OtherRun(InvalidSettings):
-    """A folder holds results of something else: of other settings, code, data, or of another version of fedping."""
+    """A folder has results of other settings, code or data, or of another version of fedping."""
 
 
 def claim(
     out: Path, settings: bytes, made_of: Mapping[str, str] = MappingProxyType({}), as_before: bytes | None = None
 ) -> None:
-    """Assign the folder to the experiment that ``settings``, JSON, describe, or check that it is assigned.
+    """Assign a folder to the experiment described by ``settings``, or check that the folder is assigned to it.
 
     A folder where a run of another experiment failed before it left any results is reused.
 
     Args:
         out: the folder.
         settings: the experiment, as JSON.
-        made_of: the inputs of the results other than the settings, such as "the file x.csv", to a digest of it. Inputs
-            that the folder doesn't record, because an earlier version began it, are assumed unchanged.
-        as_before: an earlier version's form of the same settings; they are then written again.
+        made_of: maps the inputs of the results other than the settings, such as "the file x.csv", to their digests.
+            Inputs that the folder doesn't record, because an earlier version began it, are assumed unchanged.
+        as_before: an earlier version's form of the same settings. A folder with this form gets the present form.
 
     Raises:
-        OtherRun: the folder holds results of something else.
-        InvalidSettings: it holds no run of an experiment, or cannot be made.
-        NewerFormat: a later version of fedping has begun there.
+        OtherRun: the folder has results of another experiment, code or data.
+        InvalidSettings: the folder has other contents than a run, or cannot be created.
+        NewerFormat: a later version of fedping has begun a run there.
     """
     note = out / NOTE
     if note.is_file():
@@ -81,7 +81,7 @@ def claim(
 
 
 def take_over(out: Path, settings: bytes, made_of: Mapping[str, str]) -> None:
-    """Record the folder's owner from now on, for any contents; raises :class:`InvalidSettings` if there can be none."""
+    """Record the folder's new owner, whatever its contents; raise :class:`InvalidSettings` if it can't be written."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -94,9 +94,9 @@ def take_over(out: Path, settings: bytes, made_of: Mapping[str, str]) -> None:
 
 
 def is_study(out: Path) -> bool:
-    """Return whether the note of a folder says that a study is simulated there.
+    """Return whether a folder's note records the simulation of a study.
 
-    Versions before this one wrote two documents, a line each: the experiment, which names its study, and the study.
+    Earlier versions wrote two documents, one per line: the experiment, which names its study, and the study.
     """
     try:
         note = without_format((out / NOTE).read_bytes(), NOTE)
@@ -112,7 +112,7 @@ def is_study(out: Path) -> bool:
 
 
 def begun_study(out: Path) -> Any:
-    """Return the study, as JSON has it, that is simulated in a folder; None if there is none that can be read."""
+    """Return the study simulated in a folder, as decoded JSON; None if there is no readable one."""
     try:
         note = without_format((out / NOTE).read_bytes(), NOTE)
     except (OSError, NewerFormat):
@@ -136,7 +136,7 @@ class _MadeOf(msgspec.Struct, frozen=True):
 
 
 def noted_of(out: Path) -> dict[str, str]:
-    """Return the recorded inputs of the results in a folder other than the settings."""
+    """Return the inputs of a folder's results that it has recorded, other than the settings."""
     return (read_whole(out / CODE, _MadeOf) or _MadeOf({})).digests
 
 
@@ -149,7 +149,7 @@ def _changed_part(name: str, noted: Mapping[str, str], now: Mapping[str, str]) -
 
 
 def _changed_settings(before: bytes, now: bytes) -> str:
-    """Return words for the experiment of a folder, with the differences if it is this one."""
+    """Return a phrase for a folder's experiment, with the different settings if it has the same name."""
     try:
         was, is_now = msgspec.json.decode(before), msgspec.json.decode(now)
         changes = list(_differing(was, is_now, ""))
@@ -202,7 +202,7 @@ def read_whole(file: Path, kind: type[T]) -> T | None:
     """Return the contents of a JSON file of a run; None if it does not exist.
 
     Raises:
-        DamagedRun: it holds something else, or is of a newer format.
+        DamagedRun: the file has other contents, or a newer format.
     """
     try:
         return msgspec.json.decode(without_format(file.read_bytes(), f"the file {file}"), type=kind)
@@ -215,12 +215,12 @@ def read_whole(file: Path, kind: type[T]) -> T | None:
 
 
 def write_document(file: Path, document: msgspec.Struct) -> None:
-    """Write a struct as JSON with its format, for people to read too; :func:`read_whole` reads it."""
+    """Write a struct as readable JSON with its format; :func:`read_whole` reads it."""
     write_whole_bytes(file, msgspec.json.format(with_format(msgspec.json.encode(document))))
 
 
 def write_whole(file: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` fill a hidden file, which then gets its name, so that it is never incomplete."""
+    """Write a file atomically: ``write`` fills a hidden file, which is then renamed."""
     hidden = file.with_name(f".{file.name}.tmp")
     write(hidden)
     hidden.replace(file)
@@ -235,7 +235,7 @@ ENVIRONMENT = "environment.json"
 
 
 class Environment(Struct, frozen=True, kw_only=True):
-    """Where a run, or a part of it, was computed.
+    """The environment in which a run, or a part of it, was computed.
 
     Attributes:
         machine: the kind of processor, such as "x86_64".
@@ -265,7 +265,7 @@ def environment_here() -> Environment:
 
 
 def write_environment(folder: Path, earlier: Iterable[Environment] = ()) -> None:
-    """Write into a run's folder that this process has computed it, after the ``earlier`` environments."""
+    """Record this process's environment in a run's folder, after the ``earlier`` environments."""
     together = tuple(dict.fromkeys((*earlier, environment_here())))
     if environments_in(folder) != together:
         write_document(folder / ENVIRONMENT, Environments(together))
@@ -275,6 +275,6 @@ def environments_in(folder: Path) -> tuple[Environment, ...]:
     """Return the environments recorded in a run's folder; none if an earlier fedping ran it.
 
     Raises:
-        DamagedRun: the file holds something else.
+        DamagedRun: the file has other contents.
     """
     return (read_whole(folder / ENVIRONMENT, Environments) or Environments()).environments

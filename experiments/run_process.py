@@ -1,4 +1,4 @@
-"""A command in its own session, which outlives the process that started it; files in a folder show its state.
+"""Runs a command in its own session, which outlives the starting process; files in a folder show its state.
 
     alive.lock     held by the keeper and the command while one of them lives
     process.json   the keeper's pid, and its start
@@ -42,8 +42,8 @@ STDOUT, STDERR = "stdout", "stderr"
 _POLL = 0.1
 
 SECRETS = ("FEDPING_DASHBOARD_TOKEN", "CREDENTIALS_DIRECTORY")
-"""Variables of a server that its commands do not get, as they need none of its secrets and might print them: the
-dashboard's token, and the folder of systemd's credentials of a service."""
+"""Environment variables of a server that are withheld from its commands, which don't need these secrets and might
+print them: the dashboard's token, and the folder of systemd's credentials."""
 
 
 class Process(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ class Process(msgspec.Struct, frozen=True):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """How a command ended: its exit code, or minus the signal that ended it, and when."""
+    """The end of a command: its exit code, or minus the signal that ended it, and the time."""
 
     code: int
     ended: datetime
@@ -85,7 +85,7 @@ def start(
     nice: int = 0,
     environment: Mapping[str, str] | None = None,
 ) -> bool:
-    """Start a command that is kept in a folder; return False if one is alive there."""
+    """Start a command with its keeper in a folder; return False if a command is alive there."""
     lock = _take(folder / LOCK)
     if lock is None:
         return False
@@ -104,18 +104,18 @@ def start(
         )
     finally:
         os.close(lock)  # the keeper holds it now
-    threading.Thread(target=keeper.wait, daemon=True).start()  # so that no zombie is left while we live
+    threading.Thread(target=keeper.wait, daemon=True).start()  # so that this process leaves no zombie
     return True
 
 
 def is_alive(folder: Path) -> bool:
-    """Return whether the command of a folder, or its keeper, lives."""
+    """Return whether a folder's command or its keeper is alive."""
     try:
         probe = os.open(folder / LOCK, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(probe, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that two who look do not see each other
+        fcntl.flock(probe, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that two checks don't find each other
     except BlockingIOError:
         return True
     finally:
@@ -125,7 +125,7 @@ def is_alive(folder: Path) -> bool:
 
 @contextmanager
 def alone(file: Path) -> Iterator[None]:
-    """Hold a lock file; wait for its current holder."""
+    """Hold a lock file, after waiting for its current holder."""
     lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o640)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -135,21 +135,21 @@ def alone(file: Path) -> Iterator[None]:
 
 
 def _take(file: Path) -> int | None:
-    """Return a descriptor that holds the lock, or None if a process that lives has it."""
+    """Return a descriptor that holds the lock; None if a live process has it."""
     lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o640)
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return lock
-        except BlockingIOError:  # another process has it, or is just checking
+        except BlockingIOError:  # another process holds the lock, or is checking it
             if is_alive(file.parent):
                 os.close(lock)
                 return None
 
 
 def keep(task: Task) -> None:
-    """Run a command to its end, or until it is asked to stop; leave a record of the end, and no process."""
-    signal.signal(signal.SIGINT, lambda *_: None)  # that is for the command
+    """Run a command until it ends or is told to stop; then record its end, and kill all its processes."""
+    signal.signal(signal.SIGINT, lambda *_: None)  # the signal is for the command
     folder, keeper = Path(task.folder), os.getpid()
     write_document(folder / PROCESS, Process(keeper, datetime.now(UTC)))
     with open(folder / STDOUT, "wb") as out, open(folder / STDERR, "wb") as err:
@@ -167,7 +167,7 @@ def keep(task: Task) -> None:
 
 
 def _await(command: subprocess.Popen[bytes], stop: Path, patience: float) -> int:
-    """Return the exit code; a ``stop`` file interrupts the command, and kills it if it continues."""
+    """Wait for the command and return its exit code; interrupt it if ``stop`` exists, and later kill it."""
     while True:
         try:
             return command.wait(_POLL)
@@ -183,7 +183,7 @@ def _await(command: subprocess.Popen[bytes], stop: Path, patience: float) -> int
 
 
 def _end_session(keeper: int) -> None:
-    """Kill every process of the keeper's session but the keeper, until none is left."""
+    """Kill all processes of the keeper's session except the keeper, until none is left."""
     while others := [pid for pid in _session(keeper) if pid != keeper]:
         for pid in others:
             try:
@@ -194,12 +194,12 @@ def _end_session(keeper: int) -> None:
 
 
 def _session(leader: int) -> list[int]:
-    """Return the processes of a session that are no zombies, on Linux; none are found on other systems."""
+    """Return the processes of a session, without zombies; empty on systems other than Linux."""
     pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             stat = (folder / "stat").read_text(errors="replace")
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
         state, _, _, session = stat.rpartition(")")[2].split()[:4]
         if int(session) == leader and state not in "ZX":
@@ -208,7 +208,7 @@ def _session(leader: int) -> list[int]:
 
 
 def main() -> None:
-    """Be the keeper that the command line's task describes."""
+    """Run as the keeper of the task in the command line's arguments."""
     task = msgspec.json.decode(sys.argv[1], type=Task)
     keep(task)
     os.close(task.lock)
@@ -218,12 +218,12 @@ def main() -> None:
 
 
 LOCKS = ".running"
-"""The folder of the locks in a run's folder, while its work is distributed."""
+"""Name of the folder with the locks, inside a run's folder, while its work is distributed."""
 
 
 @contextmanager
 def one_at_a_time(out: Path, number: int) -> Iterator[None]:
-    """Hold the lock on a piece of work of the run in a folder, so that one who was taken for lost does not do it too.
+    """Hold the lock on a task of a run, so that a task that Spark wrongly believes lost isn't run twice at a time.
 
     Raises:
         FedpingError: the folder does not exist.
@@ -239,7 +239,7 @@ def one_at_a_time(out: Path, number: int) -> Iterator[None]:
 
 
 def forget_locks(out: Path) -> None:
-    """Remove all locks after the end of all work, including the ones left by a killed driver."""
+    """Remove all locks after all work has ended, including locks left by a killed driver."""
     shutil.rmtree(out / LOCKS, ignore_errors=True)
 
 

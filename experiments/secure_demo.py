@@ -1,4 +1,4 @@
-"""The demo with two servers: a study whose clients send shares, its helper, and what each server saw of one client."""
+"""The demo with two servers: a study with input shares, its helper, and each server's view of one client."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def secured(study: Study, helper: str, clients: int, rounds: int) -> Study:
     """Return the demo's study with clients that split their vectors between two servers, which both add noise.
 
     Args:
-        study: the plain one.
+        study: the demo's study with one server.
         helper: the helper's identity.
         clients: the number of clients.
         rounds: the number of rounds.
@@ -83,17 +83,17 @@ class TwoServers:
 
 @contextmanager
 def helper_beside(helper: HelperFolder, key: bytes, store: ModelStore, study: Study, log: Path) -> Iterator[TwoServers]:
-    """Have a helper take part in the lines of a study that is in the store, and serve.
+    """Enrol a helper for the lines of a stored study, start it, and yield both servers' parts.
 
     Args:
         helper: the helper's folder.
         key: the leader's secret.
-        store: the leader's.
+        store: the leader's model store.
         study: the study as created.
         log: the file for the helper's output.
 
     Raises:
-        FedpingError: it does not start.
+        FedpingError: the helper does not start.
     """
     public = public_study(study)
     for line in public.lines:
@@ -104,15 +104,15 @@ def helper_beside(helper: HelperFolder, key: bytes, store: ModelStore, study: St
 
 
 class Seen(NamedTuple):
-    """The two servers' views of the client with the most votes, and the evenness of each one's bytes over all clients.
+    """Both servers' views of the client with the most votes, and the evenness of their bytes over all clients.
 
     Attributes:
         document: the id of the client's ping.
-        leader, helper: its two shares, shape (d,).
-        vector: both together, shape (d,).
+        leader, helper: the client's two input shares, shape (d,).
+        vector: the sum of both shares, shape (d,).
         clients: the number of clients with inspected shares.
-        leader_p, helper_p: for each server alone, the probability that uniformly random bytes are as uneven: 256
-            counts, by the χ² test.
+        leader_p, helper_p: for each server, the probability that uniformly random bytes are as uneven as its shares, by
+            the χ² test of 256 counts.
     """
 
     document: UUID
@@ -130,9 +130,9 @@ class Seen(NamedTuple):
 
 
 def seen_by(servers: TwoServers, landing: Place, study: Study, line: Line, iteration: int) -> Seen | None:
-    """Return the servers' views of landed clients in arms that submit; None without such clients.
+    """Return the servers' views of landed clients in arms that submit updates; None without such clients.
 
-    Only who has the folders of both can ask: it opens with the helper's keys what the leader has taken in.
+    This needs the folders of both servers, because the helper's keys open what the leader has accepted.
     """
     assert line.privacy is not None
     assert line.privacy.shared is not None
@@ -166,7 +166,7 @@ def seen_by(servers: TwoServers, landing: Place, study: Study, line: Line, itera
 
 
 def evenness(elements: Elements) -> float:
-    """Return the p-value of the test of χ² that the bytes of some words are uniformly random."""
+    """Return the p-value of the χ² test that the bytes of ``elements`` are uniformly random."""
     from scipy.stats import chisquare
 
     counts = np.bincount(np.frombuffer(as_bytes(elements), np.uint8), minlength=256)

@@ -1,4 +1,4 @@
-"""Servers as child processes that end with this process: any command that serves, an ingest, a helper."""
+"""Starts servers as child processes that end with this process: an ingest, a helper, or any serving command."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ _POLL = 0.05
 
 @contextmanager
 def server_process(what: str, command: Sequence[str], log: Path, addresses: Sequence[str]) -> Iterator[None]:
-    """Start a command of fedping that serves, continue when it is healthy, and stop it in order.
+    """Start a serving command of fedping, wait until it is healthy, and at the end stop it in order.
 
-    It has its own session, so that Ctrl-C reaches it only through us, after we have stopped sending to it; and it dies
-    with this process, however that ends. It finds the same modules as this process, because a study may have a user's
-    upload links, and their module may be next to an experiment's file.
+    The server has its own session, so Ctrl-C reaches it only through this process, which first stops sending to it. The
+    server dies with this process, however that ends. It finds the same modules as this process, because a study may
+    have a user's upload links, and their module may be next to an experiment's file.
 
     Args:
-        what: its name, as in "ingest did not start".
+        what: the server's name, as in "ingest did not start".
         command: the arguments after ``fedping``.
-        log: the file for its output.
-        addresses: its addresses, each with a ``/__heartbeat__``.
+        log: the file for the server's output.
+        addresses: the server's addresses, each with a ``/__heartbeat__``.
 
     Raises:
-        FedpingError: it does not start; the message ends with its output.
+        FedpingError: the server does not start; the message ends with its output.
     """
     with open(log, "wb") as output:
         process = subprocess.Popen(
@@ -62,7 +62,7 @@ def server_process(what: str, command: Sequence[str], log: Path, addresses: Sequ
 
 
 _PORTS = range(15_000, 32_000)
-"""Below the ports that Linux uses for connections: another program might get one before it is used."""
+"""Ports below those that Linux uses for connections, which another program might get before the server does."""
 
 
 def free_ports() -> tuple[int, int]:
@@ -97,7 +97,7 @@ def _await_healthy(what: str, process: subprocess.Popen[bytes], log: Path, addre
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Stop it in order; a second Ctrl-C during the stop ends it at once."""
+    """Stop a server in order; a second Ctrl-C during the stop kills it at once."""
     process.send_signal(signal.SIGTERM)
     try:
         process.wait(STOP_SECONDS)
@@ -113,26 +113,26 @@ LOOK_EVERY = 0.05
 
 @dataclass(frozen=True)
 class RunningIngest:
-    """An ingest that answers clients at ``address``, its operator at ``operations``, and has its say in ``log``."""
+    """A running ingest, with its addresses for clients and for ``operations``, and its ``log`` file."""
 
     address: str
     operations: str
     log: Path
 
     def flush(self) -> None:
-        """Return when everything that was accepted so far is in Parquet.
+        """Wait until all pings accepted so far are in Parquet.
 
         Raises:
-            FedpingError: it is not within a minute, or ingest does not answer.
+            FedpingError: this takes more than a minute, or ingest does not answer.
         """
         with sentences_with(after=f" See {self.log}"):
             flush(self.operations, FLUSH_SECONDS)
 
     def wait_for(self, study: str, line: str, version: int) -> None:
-        """Return when clients are served a version: of a store in a bucket, ingest may see it a second later.
+        """Wait until ingest serves a version to clients; if the store is in a bucket, this may take a second.
 
         Raises:
-            FedpingError: they are not within a minute, or ingest does not answer.
+            FedpingError: this takes more than a minute, or ingest does not answer.
         """
         newest = f"{self.address}/models/{study}/{line}/latest.json"
         until = time.monotonic() + SERVED_SECONDS
@@ -149,17 +149,17 @@ class RunningIngest:
 def ingest_process(
     store: Place, landing: Place, log: Path, *options: str, port: int | None = None
 ) -> Iterator[RunningIngest]:
-    """Start ``fedping ingest`` on this machine, yield it when it is healthy, and stop it in order.
+    """Start ``fedping ingest`` on this machine, yield it when it is healthy, and stop it in order at the end.
 
     Args:
         store: an existing model store.
-        landing: where pings land.
-        log: the file for its output.
+        landing: the landing folder.
+        log: the file for ingest's output.
         options: more options of the command.
-        port: to listen on; None for a free one.
+        port: the port for clients; None for a free one.
 
     Raises:
-        FedpingError: it does not start; the message ends with its output.
+        FedpingError: the server does not start; the message ends with its output.
     """
     free, operations = free_ports()
     port = port or free
@@ -172,7 +172,7 @@ def ingest_process(
 
 @dataclass(frozen=True)
 class RunningHelper:
-    """A helper that answers at ``address``, with its keys and records in ``folder``, and its say in ``log``."""
+    """A running helper, with its address, the ``folder`` of its keys and records, and its ``log`` file."""
 
     address: str
     folder: Path
@@ -184,11 +184,11 @@ def helper_process(folder: Path, log: Path) -> Iterator[RunningHelper]:
     """Start ``fedping helper serve`` on this machine, yield it when it is healthy, and stop it in order.
 
     Args:
-        folder: an existing helper's folder.
+        folder: the folder of an existing helper.
         log: the file for its output.
 
     Raises:
-        FedpingError: it does not start; the message ends with its output.
+        FedpingError: the server does not start; the message ends with its output.
     """
     port, _ = free_ports()
     address = f"http://127.0.0.1:{port}"

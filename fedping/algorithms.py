@@ -1,7 +1,7 @@
-"""Client algorithms that keep state with their clients, SCAFFOLD, FedDyn and APFL; rate decay; the aggregation FedNova.
+"""The client algorithms SCAFFOLD, FedDyn and APFL, which keep a state; rate decay; the aggregation FedNova.
 
-They are extensions, as those of anybody else's package: this module uses nothing but the public face, and an entry
-point in pyproject.toml names it. docs/researchers.md says when to take which.
+They are extensions like those of any other package: this module uses only the public API, and an entry point in
+pyproject.toml names it. docs/researchers.md compares them.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class LocalTraining:
             raise ValueError("it needs either 'steps' or 'epochs'; give one of them")
 
     def parts(self, batch: Batch, keys: Keys) -> Iterator[tuple[Batch, NDArray[np.bool_]]]:
-        """Yield the examples of each step, and which of the k clients take it, shape (k,)."""
+        """Yield the examples of each step, and whether each of the k clients takes it, shape (k,)."""
         return fedping.local_steps(batch, keys, steps=self.steps, epochs=self.epochs, size=self.batch)
 
 
 @fedping.client_algorithm("scaffold")
 @dataclass(frozen=True, kw_only=True)
 class Scaffold(LocalTraining):
-    """SCAFFOLD (Karimireddy et al. 2020): local steps, corrected by how a client's gradient differs from everybody's.
+    """SCAFFOLD (Karimireddy et al. 2020): local steps, corrected by a client's difference from the mean gradient.
 
     Client i keeps a control variate c_i, and the mean c of all N of them is published behind the weights x. A step is
     y ← y - η (g_i(y) - c_i + c). After K steps the new c_i is, by ``option``
@@ -103,7 +103,7 @@ class Scaffold(LocalTraining):
 @fedping.client_algorithm("feddyn")
 @dataclass(frozen=True, kw_only=True)
 class FedDyn(LocalTraining):
-    """FedDyn (Acar et al. 2021): a penalty for each client by which all of them come to the common minimum.
+    """FedDyn (Acar et al. 2021): local steps with a penalty for each client that leads all to the common minimum.
 
     Client i keeps g_i, its gradient where it ended last, and h is published behind the weights w. It takes local steps
     towards the minimum of L_i(θ) - <g_i, θ> + alpha/2 |θ - w|², and ends at θ = w + d_i; then g_i ← g_i - alpha d_i.
@@ -125,13 +125,13 @@ class FedDyn(LocalTraining):
         return {"gradient": np.zeros(len(model.weight_names), _precision(model))}
 
     def beside(self, model: Model[Any]) -> tuple[Block, ...]:
-        """Return h."""
+        """Return the vector h, published after the weights."""
         return (fedping.array("h", (len(model.weight_names),)),)
 
     def update(
         self, model: Model[Any], weights: FloatArray, batch: Batch, keys: Keys, state: Mapping[str, NDArray[Any]]
     ) -> tuple[Floats, Mapping[str, NDArray[Any]]]:
-        """Return what moves w and h, shape (k, 2m), and the new gradients; who has no examples stays at w, d_i = 0."""
+        """Return the movements of w and h, shape (k, 2m), and the new g_i; d_i is 0 for clients without examples."""
         fetched, h = np.split(weights.astype(_precision(model), copy=False), 2, axis=-1)
         last = state["gradient"]
         moved = np.zeros_like(last)
@@ -162,7 +162,7 @@ class APFL(LocalTraining):
     share_rate: Annotated[float, msgspec.Meta(ge=0, le=1e30)] | None = None
 
     def init_state(self, model: Model[Any]) -> Mapping[str, NDArray[Any]]:
-        """Return a client that has not begun; its own weights are not looked at before it has."""
+        """Return the state of a client that has not begun; its own weights are not used before it has."""
         own = np.zeros(len(model.weight_names), _precision(model))
         return {"own": own, "share": np.array(self.share), "begun": np.array(0, np.int8)}
 
@@ -188,7 +188,7 @@ class APFL(LocalTraining):
     def personal_weights(
         self, model: Model[Any], weights: FloatArray, batch: Batch, state: Mapping[str, NDArray[Any]]
     ) -> Floats:
-        """Return P of each client, shape (k, m); of one that has never trained, the common weights."""
+        """Return each client's P, shape (k, m); the common weights for a client that has never trained."""
         fetched = weights.astype(_precision(model), copy=False)
         mixed: Floats = self._mixed(fetched, self._own(fetched, state), state["share"])
         return mixed
@@ -224,7 +224,7 @@ class Decaying(LocalTraining):
             raise ValueError(f"decay = {self.decay:g} with schedule = 'exponential'; set it above 0 and to 1 at most")
 
     def rate_at(self, version: int) -> float:
-        """Return the size of a local step of clients that have fetched a version."""
+        """Return the size of a local step for clients that have fetched this version."""
         if self.schedule == "inverse":
             return self.rate / (1.0 + self.decay * version)
         return float(self.rate * self.decay ** (version // self.every))
@@ -238,7 +238,7 @@ class Decaying(LocalTraining):
         state: Mapping[str, NDArray[Any]],
         version: int,
     ) -> tuple[Floats, Mapping[str, NDArray[Any]]]:
-        """Return movements of shape (k, m); clients keep nothing."""
+        """Return movements of shape (k, m), and no state."""
         fetched = weights.astype(_precision(model), copy=False)
         moved = np.zeros((len(batch), fetched.shape[-1]), fetched.dtype)
         rate = self.rate_at(max(version, 0))
@@ -263,11 +263,11 @@ class FedNova:
     direction is τ_eff Σ p_i Δ_i / |a_i|, where τ_eff = Σ p_i |a_i|. So clients that take more steps do not pull the
     model towards their own minimum. If all take equally many, it is the mean of the updates.
 
-    A partial is the sums of votes, of votes times |a|, and of votes times updates by step.
+    A partial has the sums of votes, of votes times |a|, and of votes times updates by step.
     """
 
     def init(self, line: Any) -> tuple[Any, float, float, Any]:
-        """Return no update, beside the training that clients take their steps by."""
+        """Return empty sums, together with the training that determines clients' steps."""
         reason = _unknown_steps(line.training)
         if reason:
             raise fedping.InvalidSettings(
@@ -289,7 +289,7 @@ class FedNova:
         return training, weight + votes.sum(), lengths + (votes * length).sum(), by_step + moved
 
     def merge(self, one: Any, other: Any) -> Any:
-        """Return the sums of both."""
+        """Return the sums of both partials."""
         return one[0], one[1] + other[1], one[2] + other[2], one[3] + other[3]
 
     def finish(self, total: Any, line: Any, weights: Any, state: Any, key: bytes) -> Any:
@@ -299,9 +299,9 @@ class FedNova:
 
 
 def gradient_weights(training: Any, steps: FloatArray) -> FloatArray:
-    """Return |a|, the sum of the weights of the gradients in an update of so many local steps, shape (k,).
+    """Return |a|, the sum of the gradients' weights in an update of ``steps`` local steps, shape (k,).
 
-    Source: Wang et al. 2020, section 4; the proximal term is implicit here, so that a step divides by 1 + η μ.
+    Source: Wang et al. 2020, section 4. Here the proximal term is implicit: a step divides by 1 + η μ.
     """
     pull = getattr(training, "rate", 0.0) * getattr(training, "proximal", 0.0)
     beta = getattr(getattr(training, "optimizer", None), "beta", 0.0)
@@ -314,7 +314,7 @@ def gradient_weights(training: Any, steps: FloatArray) -> FloatArray:
 
 
 def _unknown_steps(training: Any) -> str | None:
-    """Return why the weights of a training's gradients are unknown; None if they are known."""
+    """Return the reason why the weights of a training's gradients are unknown; None if they are known."""
     optimizer: Any = getattr(training, "optimizer", None)
     kind = type(optimizer).__name__
     if getattr(training, "sign", False):

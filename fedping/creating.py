@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 def create_study(study: str | Path | Study, store: str | Path = "store", *, own_models: Collection[str] = ()) -> Study:
-    """Store a study and publish version 0 of each of its lines, as `fedping study create` does; return it as stored.
+    """Store a study and publish version 0 of its lines, as `fedping study create` does; return the stored study.
 
-    The study is checked like by `fedping study check`; warnings are Python's. Open settings get the safe choice: a clip
-    and a quorum, a guard, limits, and arms by the client's id. Safe to repeat.
+    The study is checked as by `fedping study check`; warnings are Python's. Settings that are left open get safe
+    choices: a clip and a quorum, a guard, limits, and arms by the client's id. A repeated call has no further effect.
 
     Args:
         study: a study file, or a study.
@@ -72,8 +72,8 @@ def ready(
         on_noise: called before noise is derived, which may take seconds.
 
     Raises:
-        InvalidSettings: clients could not take part in it, a shard has too little memory for its aggregation, or its
-            limits make all losses count the same.
+        InvalidSettings: clients could not take part in the study, a shard has too little memory for the aggregation, or
+            the limits make all losses count the same.
     """
     from fedping.client_sim.learning.checking import check_study
 
@@ -85,7 +85,7 @@ def ready(
 
 
 def as_stored(store: ModelStore, study: Study, written: Study) -> Study:
-    """Return the stored study, if it is the same as ``study`` or ``written``; else ``study``.
+    """Return the stored study if it equals ``study`` or ``written``; else ``study``.
 
     A study that was stored with an earlier fedping's safe choices, or without any, keeps them. A study whose shares
     have changed keeps its arms' ranges, which files don't contain.
@@ -116,7 +116,7 @@ def _check_limits(study: Study, store: Place | None) -> None:
 
 
 def _check_room(study: Study) -> None:
-    """Raise :class:`InvalidSettings` if an aggregation needs senders, or lacks memory for one update in each shard."""
+    """Raise :class:`InvalidSettings` if an aggregation needs senders or more memory per shard than there is."""
     own = [line for line in study.lines if isinstance(line.pipeline.aggregate, OwnAggregation)]
     if study.shards == SHARDS and not own:
         return

@@ -42,11 +42,11 @@ class Deployment:
 
     Attributes:
         study: the study's name.
-        study_file: its TOML.
+        study_file: the study's TOML file.
         host: the host name of nginx for clients.
         data: the folder of store and landing folder.
         user: the user that runs ingest and rounds.
-        environment: the Python environment that has fedping.
+        environment: the Python environment in which fedping is installed.
         docs: the address of the docs, for alerts.
 
     Raises: InvalidSettings: a value can't be written to the files.
@@ -97,7 +97,7 @@ def present_environment() -> str:
 def files_of(deployment: Deployment) -> dict[str, bytes]:
     """Return the files of a deployment by path.
 
-    Raises: FedpingError: this installation lacks them.
+    Raises: FedpingError: this installation lacks the files.
     """
     host, manifests = _sources()
     files = {place: _filled((host / name).read_text("utf-8"), deployment).encode() for name, place in PLACES.items()}
@@ -116,8 +116,8 @@ def example_study() -> bytes:
 def write_files(files: dict[str, bytes], folder: Path, *, force: bool = False) -> list[str]:
     """Write files below a folder and return the paths of those that are new or changed, sorted.
 
-    Raises: FedpingError: a file exists with other contents and ``force`` is False (checked before any write), or can't
-        be written.
+    Raises: FedpingError: a file exists with other contents and ``force`` is False (checked before any write), or a
+        file can't be written.
     """
     try:
         changed = [path for path, data in sorted(files.items()) if _contents(folder / path) != data]
@@ -150,7 +150,7 @@ def _filled(text: str, deployment: Deployment) -> str:
 
 
 def _sources() -> tuple[Path, Path]:
-    """Return the folders docs/deploy and deploy/kubernetes, of a checkout or as a wheel installs them."""
+    """Return the folders docs/deploy and deploy/kubernetes, of a checkout or of an installed wheel."""
     return (
         shared_folder("docs/deploy", "deploy", "nginx.conf"),
         shared_folder("deploy/kubernetes", "deploy/kubernetes", "study.toml"),

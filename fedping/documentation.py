@@ -32,7 +32,7 @@ MOVED = {
     },
     "institutions": {"what-an-update-tells": "what-protects-your-rows"},
 }
-"""By page the anchors of renamed headings, with today's: they lead on for one release, also on the built site."""
+"""Maps old anchors of renamed headings to present ones, by page. They work for one release, also on the built site."""
 
 _BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^(#{1,6}) (.+?)[ \t]*$", re.MULTILINE)
@@ -48,9 +48,9 @@ class Heading:
 
     Attributes:
         level: 1 for the page's title.
-        title: its text, with links reduced to their words.
+        title: the heading's text, with links reduced to their words.
         anchor: the part of an address after ``#``, the same on forges and the built site.
-        start: its place in the page's text, in characters.
+        start: the heading's position in the page's text, in characters.
     """
 
     level: int
@@ -64,8 +64,8 @@ class Page:
     """A page of the docs.
 
     Attributes:
-        name: its name for ``fedping docs``, such as ``operators``.
-        title: its title in the index.
+        name: the page's name for ``fedping docs``, such as ``operators``.
+        title: the page's title in the index.
         group: the heading above it in the index, such as "Reference".
         path: the Markdown file.
         address: the built page's path within the site.
@@ -92,7 +92,7 @@ def headings(text: str) -> Iterator[Heading]:
 
 
 def present_anchor(page: Page, anchor: str) -> str:
-    """Return the anchor of a page's heading that an address means, which may name the heading as it was before.
+    """Return the present anchor of a page's heading, given an anchor that may be from before a renaming.
 
     Raises:
         InvalidSettings: no heading has the anchor.
@@ -128,7 +128,7 @@ def pages() -> list[Page]:
     """Return the pages in the order of the index.
 
     Raises:
-        FedpingError: this installation lacks them.
+        FedpingError: this installation lacks the pages.
     """
     folder = shared_folder("docs", "docs", "index.md")
     found, group = [], ""

@@ -1,4 +1,4 @@
-"""The extras that install missing packages; imports only the standard library and fedping's errors."""
+"""Extras to install for missing packages; this module imports only the standard library and fedping's errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXTRAS = {
     "Crypto": "privacy",
     "obstore": "objects",
 }
-"""Smallest extra of pyproject.toml that has a package, by its import name."""
+"""Maps a package's import name to the smallest extra of pyproject.toml that has it."""
 
 OF_COMMANDS = {
     "analyze": "analysis",
@@ -48,8 +48,8 @@ OF_COMMANDS = {
     "privacy": "privacy",
     "helper": "privacy",
 }
-"""Extra with everything that a command may need, so one installation is enough; `ingest` needs it only with
-``--dashboard``."""
+"""Maps a command to the extra with everything that it may need, so one installation is enough. `ingest` needs it only
+with ``--dashboard``."""
 
 WITH_ENGINES = ("fedping round", "fedping schedule", "fedping store")
 """Commands that also run without Spark."""
@@ -60,7 +60,7 @@ class MissingPackage(FedpingError):
 
 
 def missing_package(error: ImportError, who: str = "this", extra: str | None = None) -> MissingPackage | None:
-    """Return the error for a missing package; None for a defect, where the package is ours or Python's.
+    """Return the error for a missing package; None for a defect, if the package is fedping's or Python's own.
 
     Args:
         error: the error of the import.

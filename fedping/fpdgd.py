@@ -1,7 +1,7 @@
 """FPDGD: federated online learning to rank, from choices in lists.
 
-An extension like those in :mod:`fedping.algorithms`: an entry point in pyproject.toml names it. docs/rehearsing.md
-shows it on a log of real users.
+It is an extension like those in :mod:`fedping.algorithms`: an entry point in pyproject.toml names it.
+docs/rehearsing.md shows it on a log of real users.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class FPDGD(LocalTraining):
     """
 
     def init_state(self, model: Model[Any]) -> Mapping[str, NDArray[Any]]:
-        """Return no state; refuse a model that it cannot train."""
+        """Return an empty state; raise an error for a model that can't be trained in this way."""
         if not hasattr(model, "descents"):
             raise ValueError("it learns from lists of items; give it the model 'features', or take another algorithm")
         spec: Any = getattr(model, "spec", None)
@@ -65,7 +65,7 @@ _RANKINGS = 2**32
 
 
 def _pulls(scores: FloatArray, lists: Any, keys: Keys) -> FloatArray:
-    """Return the intended increase of each score, shape (k, n, c), from scores of this shape."""
+    """Return the intended increase of each score; scores and increases have the shape (k, n, c)."""
     k, n, c = scores.shape
     chosen = np.maximum(lists.y, 0)[..., None]
     there = np.arange(c) < np.minimum(np.maximum(lists.seen, lists.y + 1), lists.shown)[..., None]
@@ -91,13 +91,13 @@ def _pulls(scores: FloatArray, lists: Any, keys: Keys) -> FloatArray:
 def _share_of_exchanged(ranked: FloatArray, place: NDArray[np.intp], other: int) -> FloatArray:
     """Return P(R*) / (P(R) + P(R*)), where R* has the items at two places of R exchanged, shape (k, n).
 
-    A ranking's probability is the product, over its places, of an item's power e^s as a share of those that are left.
-    R and R* differ in what is left from behind the upper of the two places to the lower one.
+    A ranking's probability is the product, over its places, of the item's e^s divided by the sum of e^s over the
+    remaining items. The remaining items in R and R* differ only after the upper of the two places, up to the lower one.
 
     Args:
-        ranked: the scores in the order of R, shape (k, n, c); minus infinity at the end, for no item.
+        ranked: the scores in the order of R, shape (k, n, c), padded with minus infinity.
         place: one of the places, shape (k, n).
-        other: the other.
+        other: the other place.
     """
     upper, lower = np.minimum(place, other)[..., None], np.maximum(place, other)[..., None]
     largest = ranked.max(axis=-1, keepdims=True)

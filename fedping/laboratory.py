@@ -107,7 +107,7 @@ class Results:
         )
 
     def write_report(self, path: str | Path | None = None) -> Path:
-        """Write the page with curves, intervals and the table; to ``report.html`` of the folder if None.
+        """Write the page with curves, intervals and the table to ``path``, or to ``report.html`` in the folder if None.
 
         Raises:
             FedpingError: the file can't be written, or matplotlib isn't installed.
@@ -125,13 +125,13 @@ class Results:
             return experiment_table(self.folder)
 
     def write_artifact(self, folder: str | Path) -> list[str]:
-        """Write a folder that a reviewer runs again by :func:`reproduce`, as ``fedping export --artifact`` does.
+        """Write a folder that a reviewer can run again with :func:`reproduce`, like ``fedping export --artifact``.
 
         Returns:
-            the places of data in it that a reviewer has to get from their authors.
+            the paths in the folder of data that a reviewer has to get from the data's authors.
 
         Raises:
-            FedpingError: the folder exists, or can't be written, or the data have changed since.
+            FedpingError: the folder exists, can't be written, or the data have changed since the run.
         """
         from fedping.experiments.laboratory.artifact import write_artifact
 
@@ -217,17 +217,18 @@ def compare(a: Compared, b: Compared) -> Comparison:
 
 
 def reproduce(folder: str | Path, *, jobs: int | None = None) -> Reproduction:
-    """Run the experiment of a folder for reviewers again, and return how its figures compare with the expected ones.
+    """Rerun the experiment of a folder for reviewers, and compare its figures with the expected ones.
 
     ``apart`` has each figure that differs by more than 1e-6 of its size, and is empty if all are reproduced. Results
     are in ``rerun`` of the folder; after an interruption the same call continues.
 
     Args:
-        folder: one of :meth:`Results.write_artifact` or ``fedping export --artifact``.
-        jobs: number of parallel runs, each in a process of its own; None for one per core.
+        folder: a folder written by :meth:`Results.write_artifact` or ``fedping export --artifact``.
+        jobs: number of parallel runs, each in its own process; None for one per core.
 
     Raises:
-        FedpingError: it is no such folder, is of another version of fedping, or a file is missing or changed.
+        FedpingError: the folder isn't one for reviewers, is of another version of fedping, or a file is missing or
+            changed.
         MissingPackage: the extra ``laboratory`` is not installed.
     """
     from fedping.experiments.laboratory.artifact import reproduce as run_again

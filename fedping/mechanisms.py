@@ -1,8 +1,8 @@
-"""Mechanisms of differential privacy to try in an experiment's file: upload links, and k-means with noise.
+"""Mechanisms of differential privacy for experiments: upload links, and k-means with noise.
 
-They are extensions, as those of :mod:`fedping.algorithms`: an entry point in pyproject.toml names this module. Noise
-comes from a run's seed and is of floating-point numbers, which leak data in their last bits: for trying out alone. A
-study has its own guarantees, in ``privacy``. docs/researchers.md says what each guarantees.
+They are extensions like those of :mod:`fedping.algorithms`: an entry point in pyproject.toml names this module. They
+are only for experiments: the noise comes from a run's seed, and its floating-point numbers leak data in their last
+bits. A study has its own guarantees, in ``privacy``. docs/researchers.md describes each mechanism's guarantee.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _cut(updates: Floats, bound: float) -> NDArray[np.float64]:
 
 
 def _laplace(keys: Keys, count: int, scale: float | NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return Laplace noise, shape (k, count), of a scale or of scales of that shape."""
+    """Return Laplace noise, shape (k, count), with one scale or with scales of that shape."""
     u = np.maximum(fedping.uniforms(keys, count), 2.0**-54) - 0.5
     return np.asarray(-scale * np.sign(u) * np.log1p(-2 * np.abs(u)))
 
@@ -101,7 +101,7 @@ def _laplace(keys: Keys, count: int, scale: float | NDArray[np.float64]) -> NDAr
 @fedping.client_algorithm("private-k-means")
 @dataclass(frozen=True, kw_only=True)
 class PrivateKMeans:
-    """A step of Lloyd's k-means from sums with Laplace noise, with a noise of its own for each cluster.
+    """A step of Lloyd's k-means from sums with Laplace noise, drawn separately for each cluster.
 
     A client cuts its examples to ±``bound`` and assigns them to the fetched centroids. Of each cluster it draws noise
     for the number of its examples and for their sum, whose quotient, cut to ±``bound``, is its centroid. An example is
@@ -110,9 +110,9 @@ class PrivateKMeans:
 
     With ``contour``, that share of ``epsilon`` first buys each cluster's contour coefficient c: the mean of 1 - a / b
     over its examples, a and b being their distances to the nearest and to the second centroid, from a noisy sum and a
-    noisy number. The noise of a cluster is then 1 + c times as large: a cluster that is well apart stands more of it.
-    (Zhang, Liu and Wang 2018 set noise by contour coefficients of the data themselves, which then cost nothing in
-    their account and are not protected.)
+    noisy number. The noise of a cluster is then 1 + c times as large, because a well separated cluster tolerates more
+    noise. (Zhang, Liu and Wang 2018 set noise by contour coefficients of the data themselves, which then cost nothing
+    in their account and are not protected.)
 
     Each round in which a client takes part costs each of its examples ``epsilon`` at most: rounds add up. It covers the
     centroids and numbers in the update, and not the loss and the number of examples that a client reports. The examples
@@ -121,7 +121,7 @@ class PrivateKMeans:
 
     Attributes:
         bound: the largest number of a feature.
-        epsilon: of a round; all examples that differ by one are neighbours.
+        epsilon: ε of a round; sets of examples that differ by one example are neighbours.
         contour: share of ``epsilon`` for the contour coefficients; equal noise for all clusters if None.
     """
 
@@ -130,7 +130,7 @@ class PrivateKMeans:
     contour: Share | None = None
 
     def init_state(self, model: Model[Any]) -> Mapping[str, NDArray[Any]]:
-        """Return no state; refuse a model that is not k-means with numbers of examples."""
+        """Return an empty state; raise an error unless the model is k-means with numbers of examples."""
         if not getattr(model, "counts", False) or not hasattr(model, "clusters"):
             raise ValueError("it needs the model 'k-means' with counts = true; set it, or take another algorithm")
         return {}
@@ -167,7 +167,7 @@ class PrivateKMeans:
     def _members(
         self, fetched: NDArray[np.float64], examples: NDArray[np.float64], batch: Any
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return which cluster each example is in, and there its contour coefficient; both (k, n, clusters)."""
+        """Return each example's membership in each cluster, and contour coefficient there, both (k, n, clusters)."""
         squares = np.square(examples).sum(-1)[..., None] + np.square(fetched).sum(-1)[:, None]
         away = np.sqrt(np.maximum(squares - 2 * examples @ fetched.swapaxes(1, 2), 0.0))
         nearest = away.argmin(axis=-1)
@@ -190,4 +190,4 @@ class PrivateKMeans:
 
 
 _NUMBERS, _SUMS, _CONTOURS = 2**32, 2**32 + 1, 2**32 + 2
-"""The children of a client's key from which noise is drawn."""
+"""Indices of the children of a client's key for the draws of noise."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def current_user() -> str:
-    """Return the name of the user who runs this command."""
+    """Return the name of the system's user who runs this command."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a user id without a name, as in containers
@@ -33,7 +33,7 @@ def current_user() -> str:
 
 
 class LocalPath(click.Path):
-    """A path on this machine: see :func:`fedping.protocol.location.local_path`."""
+    """Option type of a path on this machine; see :func:`fedping.protocol.location.local_path`."""
 
     def __init__(self, *, file_okay: bool = True, dir_okay: bool = True) -> None:
         super().__init__(file_okay=file_okay, dir_okay=dir_okay, path_type=Path)
@@ -48,7 +48,7 @@ class LocalPath(click.Path):
 
 
 class AnyPlace(LocalPath):
-    """A folder on this machine, or a bucket: see :func:`fedping.protocol.location.place_of`."""
+    """Option type of a folder on this machine or in a bucket; see :func:`fedping.protocol.location.place_of`."""
 
     name = "place"
 
@@ -64,7 +64,7 @@ class AnyPlace(LocalPath):
 
 
 class ClientId(UUIDParameterType):
-    """A client's id: a UUID in any spelling, or the 16 bytes as readers of Parquet print them."""
+    """Option type of a client's id: a UUID in any spelling, or its 16 bytes as readers of Parquet print them."""
 
     name = "client id"
 
@@ -120,7 +120,7 @@ def seconds_in(option: str, text: str, least: float = 0.0) -> float:
     """Return the seconds of a time such as 45s, 10m or 6h.
 
     Raises:
-        InvalidSettings: it isn't a time, or is shorter than ``least`` seconds.
+        InvalidSettings: the text isn't a time, or the time is shorter than ``least`` seconds.
     """
     units = {"s": 1, "m": 60, "h": 3600}
     try:
@@ -216,7 +216,7 @@ class WithSubcommands(click.Command):
 
     Args:
         subcommands: by name, the module of :mod:`fedping.commands` and the command's attribute there.
-        settings: those of :class:`click.Command`.
+        settings: the settings of :class:`click.Command`.
     """
 
     def __init__(self, *, subcommands: Mapping[str, tuple[str, str]], **settings: Any) -> None:

@@ -15,11 +15,11 @@ def shared_folder(in_checkout: str, installed: str, file: str) -> Path:
     """Return a folder of a checkout or of an installed wheel.
 
     Args:
-        in_checkout: its path within the checkout.
-        installed: its path below share/fedping.
+        in_checkout: the folder's path within the checkout.
+        installed: the folder's path below share/fedping.
         file: a file in it, to identify the folder.
 
-    Raises: FedpingError: this installation lacks it.
+    Raises: FedpingError: this installation lacks the folder.
     """
     if (CHECKOUT / in_checkout / file).is_file():
         return CHECKOUT / in_checkout

@@ -30,18 +30,18 @@ class StoredVersion:
     """One published version of a line.
 
     Attributes:
-        study: its study.
-        line: its model line.
-        iteration: its number, from 0.
+        study: name of the study.
+        line: name of the model line.
+        iteration: number of the version, from 0.
         parent: the number of the version that it was computed from; None for version 0.
-        created: its time, in UTC, as ISO 8601.
+        created: time of the version, in UTC, as ISO 8601.
         digest: SHA-256 of the whole document, recorded in the next version.
         names: the names of the m weights.
         weights: the weights that the optimizer continues from, shape (m,), read-only.
         model: the weights that clients fetch, shape (m,), read-only; integer ones are rounded.
-        lineage: its origin and inputs, as `fedping store show` prints them: ``origin`` ("created", "round", "rollback",
-            "continued"), ``inputs`` (the files of pings), ``counts`` of pings by outcome, ``arms`` with their mean
-            loss, ``aggregate`` with the mean update, ...
+        lineage: origin and inputs of the version, as `fedping store show` prints them: ``origin`` ("created", "round",
+            "rollback", "continued"), ``inputs`` (the files of pings), ``counts`` of pings by outcome, ``arms`` with
+            their mean loss, ``aggregate`` with the mean update, ...
     """
 
     study: str
@@ -87,7 +87,7 @@ class Store:
             MissingVersion: the line has no version of this number.
         """
         version = self._store.head(study, line) if iteration is None else self._store.version(study, line, iteration)
-        # A document omits the names of blocks of weights, which the spec has in short.
+        # A document omits the names in blocks of weights, which the spec abbreviates.
         return _stored(version, version.names or self._store.study(study).line(line).spec.names)
 
     def versions(self, study: str, line: str) -> Iterator[StoredVersion]:
@@ -145,7 +145,7 @@ def read_pings(
 
     Args:
         landing: the landing folder, or its address in a bucket.
-        study: its name.
+        study: name of the study.
         line: only the pings of one line; "none" for arms without a line.
         iteration: only the folder of one model version; versions that were over 100 behind share the folder -2.
         columns: the columns to read; None for all.
@@ -175,7 +175,7 @@ def read_outcomes(
 
     Args:
         landing: the landing folder, or its address in a bucket.
-        study: its name.
+        study: name of the study.
         columns: the columns to read; None for all.
         rows: maximum rows of a batch.
 
@@ -216,7 +216,7 @@ def _batches(files: Sequence[Place], columns: Sequence[str] | None, rows: int) -
 
 
 def _elsewhere(name: str, files: Sequence[Place], path: Place, known: Sequence[str]) -> pa.Field:
-    """Return a column that a file lacks from a newer file of its study, whose outcome was declared later."""
+    """Return the field of a column that a file lacks, from a newer file of the study; the column was declared later."""
     for other in files:
         if name in (schema := schema_of(open_landed(other))).names:
             return schema.field(name)

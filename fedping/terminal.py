@@ -1,4 +1,4 @@
-"""The terminal: console for output, progress of a command, and the signals that stop it."""
+"""Terminal functions of commands: the console for output, progress, and the signals that stop a command."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def bars(before: str, behind: str | None = None) -> Iterator[Progress]:
 
     Args:
         before: the text before a bar; fields of its task in braces.
-        behind: the text behind it, after the completed and total numbers; None for only the percentage.
+        behind: the text after a bar, after the completed and total numbers; None for only the percentage.
     """
     from rich import progress
     from rich.console import Console
@@ -84,7 +84,7 @@ def bars(before: str, behind: str | None = None) -> Iterator[Progress]:
 
 @contextmanager
 def stopped_by_signals(clock: WallClock) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end the clock's waits in the block; a second Ctrl-C interrupts at once."""
+    """Make Ctrl-C and SIGTERM end the clock's waits in the block; a second Ctrl-C interrupts at once."""
 
     def stop(number: int, _: object) -> None:
         if clock.stopping and number == signal.SIGINT:

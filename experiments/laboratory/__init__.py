@@ -1,4 +1,4 @@
-"""The laboratory: any model and any federated algorithm on any data, as one file; compared, repeated, and kept.
+"""The laboratory: experiments with any model and any federated algorithm on any data, described in one file.
 
 It uses both sides: clients learn with the code of `client_sim`, the server steps with the code of `server_jobs`, and
 one setting decides whether the updates go through memory, through landed files, or over HTTP and Spark. A whole study

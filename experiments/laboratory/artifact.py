@@ -1,4 +1,4 @@
-"""A folder for rerunning an experiment, for a reviewer: its file, data, packages, and the expected results.
+"""Writes and reruns a folder for reviewers: an experiment's file, its data, packages, and the expected results.
 
 ``experiment.toml`` has all settings with their defaults, and the seeds. ``expected.json`` has digests of every file and
 the final metrics of every run. Rerunning checks the digests first, then each figure.
@@ -44,10 +44,10 @@ FILE, EXPECTED, LOCK, README = "experiment.toml", "expected.json", "requirements
 DATA, RERUN = "data", "rerun"
 
 MOST_COPIED = 2**28
-"""Bytes of a data file, or of a folder of them, that is copied; a larger one, the reader has to put there."""
+"""Maximum bytes of a data file or folder for a copy; the reader has to supply larger ones."""
 
 TOLERANCE = 1e-6
-"""The relative difference of a figure that other processors and libraries may make."""
+"""Allowed relative difference of a figure, as from another processor or library."""
 
 
 class ExpectedRun(Struct, frozen=True, kw_only=True):
@@ -79,7 +79,7 @@ class Expected(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class _DataOf:
-    """A setting's file or folder: where it lies, where it will, and whether it is of a data set's authors."""
+    """A setting's file or folder: its source, its path in the artifact, and whether it is its authors' original."""
 
     source: str
     place: str
@@ -88,7 +88,7 @@ class _DataOf:
 
 
 def write_artifact(out: Path, to: Path) -> list[str]:
-    """Write the folder ``to`` for the finished experiment in ``out``; return the data that the reader has to put there.
+    """Write the folder ``to`` for the finished experiment in ``out``; return the data that the reader has to supply.
 
     Raises:
         FedpingError: the experiment isn't finished, its data are missing or changed, or the folder can't be written.
@@ -128,7 +128,7 @@ def write_artifact(out: Path, to: Path) -> list[str]:
 
 
 def _in_order(experiment: Experiment, out: Path) -> Experiment:
-    """Return the experiment with its variants in the order of their runs, which its stored settings don't have."""
+    """Return the experiment with its variants in the order of their runs; stored settings don't keep that order."""
     names = dict.fromkeys(unit.name for unit in read_units(out) or ())
     order = [name for name in names if name in experiment.variants]
     return msgspec.structs.replace(experiment, variants={name: experiment.variants[name] for name in order})
@@ -140,12 +140,12 @@ class Reproduction(Struct, frozen=True, kw_only=True):
     Attributes:
         runs: number of runs.
         figures: number of compared figures.
-        same: number of figures that are equal to the bit.
+        same: number of figures whose bits are all equal.
         apart: each figure that differs by more than the tolerance: run, split and metric, expected and found.
         largest: the largest relative difference.
-        same_environment: whether it was computed in an environment of the original's kind.
-        found: number of runs that the folder's ``rerun`` had already, begun or finished. Whoever made the folder may
-            have put them there.
+        same_environment: whether the rerun's environment is of the same kind as the original's.
+        found: number of begun or finished runs that were already in the folder's ``rerun``. The author of the folder
+            may have put them there.
     """
 
     runs: int
@@ -158,10 +158,10 @@ class Reproduction(Struct, frozen=True, kw_only=True):
 
 
 def reproduce(folder: Path, jobs: int | None = None, watch: Watch = lambda _: None) -> Reproduction:
-    """Run the experiment of a folder of :func:`write_artifact` again, below it, and return how its figures compare.
+    """Rerun the experiment of an artifact (:func:`write_artifact`) inside its folder, and compare the figures.
 
     Raises:
-        FedpingError: the folder is none of these, is of another version of fedping, a file is missing or changed, or
+        FedpingError: the folder isn't an artifact or is of another version of fedping, a file is missing or changed, or
             the results would be written elsewhere.
     """
     expected = read_whole(folder / EXPECTED, Expected)
@@ -278,7 +278,7 @@ _WITH_FILES = (
 
 
 def _at(tables: Any, place: tuple[str, ...]) -> tuple[Any, Any]:
-    """Return the innermost table of a setting, and the setting's value; None if a table is absent."""
+    """Return the innermost table of the setting at ``place``, and the setting's value; None if a table is absent."""
     for step in place[:-1]:
         tables = tables.get(step) if isinstance(tables, dict) else None
     return tables, tables.get(place[-1]) if isinstance(tables, dict) else None

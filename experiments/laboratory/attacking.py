@@ -46,11 +46,11 @@ class Block:
     model: int = 0
 
     def of(self, rows: NDArray[np.bool_]) -> Block:
-        """Return some of the rows."""
+        """Return the block with only these rows."""
         return self if rows.all() else self._at(np.flatnonzero(rows))
 
     def repeated(self, count: int) -> Block:
-        """Return the first row, repeated."""
+        """Return a block of ``count`` copies of the first row."""
         return self._at(np.zeros(count, np.intp))
 
     def _at(self, rows: NDArray[np.intp]) -> Block:
@@ -63,8 +63,8 @@ _COLUMNS = ("clients", "repeats", "pings", "updates", "losses", "examples", "key
 class Attacker:
     """An attack on a run.
 
-    Hostile are some of the clients that train and have examples; ids that are invented are numbered from the number of
-    clients on, and send what the sender would have sent.
+    Some of the clients that train and have examples are hostile. Invented ids are numbered after all clients, and send
+    what the sender (:attr:`Raid.sender`) would have sent.
 
     Raises:
         InvalidSettings: the attack does not fit the model or the data.
@@ -73,7 +73,7 @@ class Attacker:
     def __init__(self, attack: Attack, setup: Setup, problem: Problem) -> None:
         self._attack, self._problem = attack, problem
         everybody = np.arange(len(problem.train))
-        # Made users have new searches in every round, and who has some in the first one says little.
+        # Synthetic users have new searches in every round, so their number in the first round doesn't matter.
         able = everybody if isinstance(problem.train, NewEachRound) else everybody[problem.train.sizes > 0]
         able = np.setdiff1d(able, problem.newcomers)
         self._hostile = np.isin(everybody, hostile_among(attack, able, problem.seed))
@@ -86,7 +86,7 @@ class Attacker:
         self._check(setup)
 
     def in_round(self, round_: int, versions: Sequence[FloatArray]) -> Raid | None:
-        """Return the attack of a round, from 0, whose clients hold these versions, the newest first; None if off."""
+        """Return the attack of a round, or None while the attack is off."""
         before, self._before = self._before, versions[0]
         self._last = None
         if not self._attack.is_on(round_ + 1):
@@ -106,7 +106,7 @@ class Attacker:
         self._before = saved["before"][0] if len(saved["before"]) else None
 
     def measured(self, weights: FloatArray) -> dict[str, float]:
-        """Return the attack's own figures of the newest version, by name."""
+        """Return the attack's own metrics at the newest version's ``weights``, by name."""
         figures: dict[str, float] = {}
         if self._last is not None and self._last.pings:
             figures["hostile_share"] = self._last.hostile / self._last.pings
@@ -156,13 +156,13 @@ class Attacker:
 
 
 def invented_and_real(problem: Problem, attack: Attack | None) -> NDArray[np.uint8]:
-    """Return the ids of all clients and, behind them, of those that an attack invents, shape (all of them, 16)."""
+    """Return the ids of all clients, followed by the ids that an attack invents, shape (clients + invented, 16)."""
     clients = len(problem.train)
     return problem.first_ids(clients + (attack.invented_for(clients) if attack else 0))
 
 
 class _Attacked(NamedTuple):
-    """A run under attack: the first client that may be hostile, shape (1,), the numbers of clients and of classes."""
+    """A run under attack: the first client that may be hostile, shape (1,), and the numbers of clients and classes."""
 
     attack: Attack
     first: Clients
@@ -172,7 +172,7 @@ class _Attacked(NamedTuple):
 
 @dataclass
 class _Round:
-    """One round: the newest version, the number of pings, and the victim's own update if there is a victim."""
+    """One round: the newest version, the numbers of pings and hostile pings, and the update of the victim, if any."""
 
     weights: FloatArray
     pings: int = 0
@@ -181,7 +181,7 @@ class _Round:
 
 
 class Raid:
-    """The attack of one round; see :class:`Attacker`, which makes it."""
+    """The attack of one round, made by :meth:`Attacker.in_round`."""
 
     def __init__(
         self,
@@ -200,17 +200,17 @@ class Raid:
 
     @property
     def sender(self) -> Clients | None:
-        """The client whose training invented ids repeat, shape (1,); None if none are invented."""
+        """The client whose update the invented ids repeat, shape (1,); None if the attack invents no ids."""
         return None if self._attack.invented_for(self._clients) == 0 else self._first
 
     def data(self, train: ClientData[Any], invented: bool) -> ClientData[Any]:
-        """Return the clients' training data; with ``invented``, as clients with invented ids see it."""
+        """Return the clients' training data under the attack; with ``invented``, with every client hostile."""
         everybody = np.arange(len(train))
         hostile = np.ones(len(train), np.bool_) if invented else self._plot.are_hostile(everybody)
         return self._plot.data(train, everybody, self._classes, hostile)
 
     def spoil(self, block: Block, weights: FloatArray) -> Iterator[Block]:
-        """Yield clients' payloads for their own updates at ``weights``, except those of waiting attackers."""
+        """Yield clients' payloads, with attackers' updates replaced, except those of attackers that wait."""
         hostile = self._plot.are_hostile(block.clients)
         self._see(block, hostile)
         known = replace(self._known, weights=weights)
@@ -253,7 +253,7 @@ class Raid:
         return replace(pings, updates=updates, examples=examples)
 
     def _claimed(self, block: Block) -> NDArray[np.int64]:
-        """Return the examples that these clients claim if they are hostile: at least one for each that sends a ping."""
+        """Return the number of examples that each client claims if it is hostile, usually at least one."""
         if self._attack.examples is not None:
             return np.full(len(block.clients), self._attack.examples, np.int64)
         return block.examples if of_examples(self._attack) else np.maximum(block.examples, 1)
@@ -266,9 +266,10 @@ class Raid:
 
 
 def reconstructed(victim: FloatArray, step: FloatArray) -> dict[str, float]:
-    """Return a measure of what a model's step, shape (m,), reveals of a victim's update, both as directions.
+    """Return metrics of the closeness of a model's step, shape (m,), to the direction of a victim's update.
 
-    The error is |c step - update| / |update| with the best c; with no update or no step nothing is given away: 1.
+    The error is |c step - update| / |update| with the best c. It is 1 if the update or the step is zero, since nothing
+    is revealed then.
     """
     lengths = float(np.linalg.norm(victim)), float(np.linalg.norm(step))
     if not all(lengths):

@@ -36,10 +36,10 @@ from fedping.experiments.laboratory.settings.setup import BaselineName
 from fedping.experiments.laboratory.training import Trained, Watchman
 
 STARTS = 10
-"""Number of starts of a model that knows good starts, scikit-learn's long-time default for k-means."""
+"""Number of starts that are tried for a model with its own start rule; scikit-learn's long-time default for k-means."""
 
 BYTES_AT_A_TIME = 2**28
-"""Memory for the weights of a block of clients with their whole history of descent."""
+"""Maximum bytes for the weights of a block of clients and their history in L-BFGS."""
 
 
 def run_baseline(name: BaselineName, setup: Setup, problem: Problem, log: MetricLog) -> Trained:
@@ -56,7 +56,7 @@ def run_baseline(name: BaselineName, setup: Setup, problem: Problem, log: Metric
         weights, iterations = _learned(setup, problem, problem.train, problem.validation)
     measured = measure(problem, per_client_weights(weights), local=True)
     if name == "local":
-        measured.pop("newcomers", None)  # they have learned, too
+        measured.pop("newcomers", None)  # newcomers have learned, too
     record(log, iterations, measured)
     if "test" in measured:  # next to variants whose clients have their own models
         evaluated = evaluate(problem.model, problem.tally, per_client_weights(weights), problem.test)
@@ -115,7 +115,7 @@ def _naming(clients: Clients, pooled: bool) -> AbstractContextManager[None]:
 
 
 def _losses_of(model: Model[Any], train: ClientData[Any], clients: Clients, pooled: bool) -> LossesOf:
-    """Return the losses and gradients of some clients, in double precision for any model."""
+    """Return the function of some clients' losses and gradients, in double precision for any model."""
 
     def of(rows: Rows) -> LossAndGradient:
         some = clients[rows]
@@ -131,9 +131,9 @@ def _losses_of(model: Model[Any], train: ClientData[Any], clients: Clients, pool
 
 
 class _Judge:
-    """Keeps each client's best weights on its validation examples; clients without any are not ``judged``.
+    """Keeps each client's best weights by its loss on validation examples; inactive without early stopping.
 
-    Runs without early stopping have none.
+    Clients without validation examples are not ``judged``.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class _Judge:
         *,
         stops_early: bool,
     ) -> None:
-        # Of synthetic users only the first have validation examples at all.
+        # Only the first synthetic users have validation examples.
         self.judged = np.isin(clients, np.flatnonzero(validation.sizes)) & stops_early
         self.best, self._lowest = start.copy(), np.full(len(clients), np.inf)
         self._model, self._validation, self._clients, self._pooled = model, validation, clients, pooled
@@ -200,7 +200,7 @@ Pair: TypeAlias = tuple[FloatArray, FloatArray, FloatArray]
 
 @dataclass(frozen=True)
 class Minimum:
-    """The results: weights (k, m), losses (k,), and whether each gradient has become small (k,)."""
+    """The result of :func:`minimise`: weights (k, m), losses (k,), and whether each gradient has become small (k,)."""
 
     weights: FloatArray
     losses: FloatArray
@@ -262,11 +262,11 @@ class _Point:
         return steepest
 
     def rows(self, which: Rows) -> _Point:
-        """Return some of them."""
+        """Return the points of some of the clients."""
         return _Point(self.weights[which], self.losses[which], self.gradients[which])
 
     def with_rows(self, which: Rows, others: _Point) -> _Point:
-        """Return the same with some of them replaced."""
+        """Return the points with those of some clients replaced."""
         copied = _Point(self.weights.copy(), self.losses.copy(), self.gradients.copy())
         copied.weights[which], copied.losses[which] = others.weights, others.losses
         copied.gradients[which] = others.gradients
@@ -308,7 +308,7 @@ def _direction(gradients: FloatArray, history: list[Pair]) -> FloatArray:
 
 
 def _search(function: _Function, now: _Point, direction: FloatArray, going: NDArray[np.bool_], first: bool) -> _Point:
-    """Halve each client's step until it pays off; a client whose steps never do stays where it is."""
+    """Halve each client's step until it decreases the loss enough; a client for which no step does keeps its point."""
     length = np.sqrt(_dot(direction, direction))
     step = np.where(going, 1 / np.maximum(1.0, length) if first else 1.0, 0.0)
     slope = _dot(direction, now.gradients)

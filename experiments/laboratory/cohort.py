@@ -1,4 +1,4 @@
-"""Who takes part in a round, and what they send."""
+"""The participants of a round, and their updates."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ if TYPE_CHECKING:
     from fedping.experiments.laboratory.rounds.compiled import CompiledTraining
 
 _LATENESS = 1 << 32
-"""The child of a client's key in a round that decides its lateness; its children from 0 on are for its pings."""
+"""Index of the child of a client's key in a round for its lateness; the children from 0 on are for its pings."""
 
 
 _UPLOAD = _LATENESS + 1
-"""The child of a ping's key that its upload links draw from."""
+"""Index of the child of a ping's key for the draws of its upload links."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """Where clients that learn from one version have their draws from, and which pings they send.
+    """The source of randomness and the pings of clients that learn from one version in simulated time.
 
     Attributes:
         round_: number of the round of their invitation.
-        attempts: number of each one's earlier invitations in that round, shape (k,).
+        attempts: number of each client's earlier invitations in that round, shape (k,).
         repeats: as :attr:`Updates.repeats`.
         pings: as :attr:`Updates.pings`.
     """
@@ -81,8 +81,8 @@ class Cohorts:
 
     A client's draws depend only on the seed, the client and the round, not on the other participants. ``threads`` is
     the number of blocks of clients processed in parallel; it affects nothing else. ``before`` receives the clients' own
-    models in rounds that are followed by an evaluation. ``attacker`` has some of them send something else. ``states``
-    has what clients keep from round to round, and ``sent`` what their upload links do; they are in memory if not given.
+    models in rounds that are followed by an evaluation. ``attacker`` replaces some clients' updates. ``states`` stores
+    the clients' states from round to round, and ``sent`` their upload links' states; both are in memory if not given.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Cohorts:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes about the sampling: whether it is biased, unlike the training's, or late updates are lost."""
+        """Notes for readers: on biased sampling, lost late updates, answers that never come, and privacy."""
         bias = None if self._setup.gossip else bias_of(self._sampler, self._setup.pipeline.weighting)
         lost = self._setup.lateness and not self._setup.pipeline.staleness
         sampled, there = len(self._sampler.draw(0)), len(self._learners)
@@ -130,7 +130,7 @@ class Cohorts:
 
     @property
     def most_training(self) -> int:
-        """The number of clients that may train in a run, by the number drawn in its first round."""
+        """Maximum number of clients that train in a run, from the number drawn in its first round."""
         return min(len(self._learners), self._setup.most_rounds * len(self._sampler.draw(0)))
 
     def sent(self, round_: int, versions: Sequence[FloatArray]) -> Iterator[Updates]:
@@ -190,7 +190,7 @@ class Cohorts:
         yield from map(self._as_sent, raid.late(sender))
 
     def _drawn(self, round_: int, versions: Sequence[FloatArray], learners: Clients) -> tuple[Clients, int]:
-        """Return which of ``learners`` are drawn, and how many others fetched the newest weights for a loss."""
+        """Return the drawn ``learners``, and the number of others that fetched the newest weights to report a loss."""
         known, sampler = self.participation, self._participants.sampler_among(learners)
         if known is None or not isinstance(sampler, FollowsPast):
             return learners[sampler.draw(round_)], 0
@@ -218,7 +218,7 @@ class Cohorts:
         return learners[drawn], len(np.setdiff1d(np.concatenate(asked), drawn)) if asked else 0
 
     def _losses(self, round_: int, versions: Sequence[FloatArray], clients: Clients) -> FloatArray:
-        """Return the losses of clients on all their examples, shape (k,), at the weights that each would train."""
+        """Return each client's loss on all its examples, shape (k,), at the weights that it would train."""
         losses = np.zeros(len(clients))
         chosen = versions.chosen(clients) if isinstance(versions, Models) else np.zeros(len(clients), np.intp)
         for number in np.unique(chosen).tolist():
@@ -227,11 +227,11 @@ class Cohorts:
         return losses
 
     def _utilities(self, round_: int, versions: Sequence[FloatArray], block: Updates) -> FloatArray | None:
-        """Return the utility of each client's data at the weights that it has fetched, shape (k,), if Oort draws."""
+        """Return the utility of each client's data at its fetched weights, shape (k,); None unless Oort samples."""
         if not isinstance(self._sampler, OortSampler):
             return None
         weights = versions[block.model if isinstance(versions, Models) else block.age]
-        there = block.clients < len(self._problem.train)  # the others are invented by an attack
+        there = block.clients < len(self._problem.train)  # other clients are invented by an attack
         utilities = np.zeros(len(block.clients))
         of = partial(data_utilities, self._problem.model, weights)
         utilities[there] = in_blocks(of, self._problem.train_in(round_, weights), block.clients[there])
@@ -320,7 +320,7 @@ class Cohorts:
         )
 
     def _sent(self, block: Block) -> NDArray[np.float32] | Payloads:
-        """Return the updates of a block, shape (k, m), in their transferred form."""
+        """Return the updates of a block, shape (k, m), as they are transferred."""
         updates = block.updates
         training = algorithm_name(self._setup.training)
         _refuse_what_cannot_travel(updates, training, block.clients)
@@ -335,7 +335,7 @@ class Cohorts:
 
 
 def _refuse_what_cannot_travel(updates: Floats, training: str, clients: Clients) -> None:
-    # A sum of squares is quick, but it may be large although all values are small.
+    # The sum of squares is quick to compute, but may be large even if all values are small.
     if np.vdot(updates, updates) <= LARGEST:
         return
     if updates.size and not max(-updates.min(), updates.max()) <= LARGEST:

@@ -25,21 +25,21 @@ from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.location import local_path
 
 _ROUNDING = 1e-12
-"""A relative difference that sums in another order make."""
+"""Maximum relative difference that a different order of summation can cause."""
 
 
 class Difference(Struct, frozen=True, kw_only=True):
     """One metric of one split: the mean of each run, and of b - a over the paired seeds with its 95 % t interval.
 
-    ``better`` is "a" or "b" if the interval excludes 0, else null; it is also null for a metric that does
-    not say which model is better, such as ``gain``: a poor shared model leaves more to gain. ``percent`` is the mean
-    difference in percent of the mean of a; null if that is 0, if there is nothing between them but rounding, and of
-    ``gain``, which is a difference itself. ``p`` is the two-sided p-value of the paired t test, for this metric by
-    itself; null for a single seed. The split "bytes" is what has travelled in all rounds: `update`, `posted` and
-    `fetched` (:class:`Outcome`); "time" is the simulated hours of runs with a [clock].
+    ``better`` is "a" or "b" if the interval excludes 0, else null; it is also null for a metric that does not say which
+    model is better, such as ``gain``: a poor shared model leaves more to gain. ``percent`` is the mean difference in
+    percent of the mean of a; null if that mean is 0, if the difference is only rounding, and for ``gain``, which is a
+    difference itself. ``p`` is the two-sided p-value of the paired t test, for this metric by itself; null for a single
+    seed. The split "bytes" has the bytes transferred in all rounds: `update`, `posted` and `fetched`
+    (:class:`Outcome`); "time" has the simulated hours of runs with a [clock].
 
-    ``estimated`` is true of bytes that at least one of the runs estimates. Their difference may be that of the
-    estimates, so ``better`` and ``p`` are null.
+    ``estimated`` is true for bytes that at least one of the runs estimates. ``better`` and ``p`` are then null, because
+    the difference may come from the estimates.
     """
 
     split: str
@@ -54,7 +54,7 @@ class Difference(Struct, frozen=True, kw_only=True):
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """Two variants over the seeds that both have; ``notes`` are what a reader should know of the figures, if any."""
+    """Two variants compared over their common seeds; ``notes`` are warnings about the figures, if any."""
 
     a: str
     b: str
@@ -64,7 +64,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
     @property
     def overall(self) -> tuple[Difference, ...]:
-        """The differences without the metrics of single classes, such as ``recall_of_7``: those for a table."""
+        """The differences for a table: all but those of single classes' metrics, such as ``recall_of_7``."""
         return tuple(each for each in self.differences if not is_of_class(each.metric))
 
     def to_latex(self) -> str:
@@ -91,10 +91,10 @@ class Comparison(Struct, frozen=True, kw_only=True):
 def compared(a: Chosen, b: Chosen) -> Comparison:
     """Return the differences of b from a in all common metrics; the folds of a seed count as one, by their mean.
 
-    Repetitions without final metrics of either, as after training that diverged, are left out.
+    Repetitions in which either variant has no final metrics, as after diverged training, are left out.
 
     Raises:
-        InvalidSettings: they have no seed and fold in common, or none of these has metrics of both.
+        InvalidSettings: they have no seed and fold in common, or no common one has metrics of both.
     """
     pairs = sorted(key for key in a.outcomes if key in b.outcomes)
     if not pairs:
@@ -136,7 +136,7 @@ def compared(a: Chosen, b: Chosen) -> Comparison:
 
 
 def _known(name: str) -> Callable[[Outcome], float | None]:
-    """Return a function from an outcome to a figure of its clock; to None if it is missing."""
+    """Return a function that reads the figure ``name`` of an outcome's clock; None if it is missing."""
     return lambda one: None if (value := getattr(one, name)) is UNSET else value
 
 
@@ -153,7 +153,7 @@ def _notes(a: str, ours: Sequence[Outcome], b: str, theirs: Sequence[Outcome], l
 def _difference(
     split: str, metric: str, pairs: list[tuple[float, float]], estimated: bool = False
 ) -> Difference | None:
-    """Return the difference of one metric; None where it is undefined in all pairs, and of bytes if one sends none."""
+    """Return the difference of one metric; None without pairs, or if either variant's bytes or hours are all 0."""
     if not pairs or (split in ("bytes", "time") and not all(map(any, zip(*pairs, strict=True)))):
         return None
     apart = difference(pairs)
@@ -194,7 +194,7 @@ class Chosen:
 
 
 def chosen(text: str) -> Chosen:
-    """Return the runs that a text names: a results folder, or folder:variant for one of several or a baseline.
+    """Return the runs that ``text`` names: a results folder, or ``folder:variant`` for one variant or baseline in it.
 
     Raises:
         InvalidSettings: there are no results, no such variant, or several to choose from; or it is not a path.

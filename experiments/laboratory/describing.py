@@ -1,8 +1,8 @@
-"""What clients' data look like, from counts and sums of each client alone: sizes, targets, distributions, correlations.
+"""Describes clients' data by each client's counts and sums alone: sizes, targets, distributions, correlations.
 
-No client tells a single example. It reports its number of examples, of each class or its targets' sum, and of each
-feature the number of missing values, mean and sum of squares, and a histogram whose bins are quantiles found by counts.
-Correlations come from sums over all clients.
+No client reports a single example. It reports the number of its examples, the number in each class or the sum of its
+targets, and for each feature the number of missing values, mean and sum of squares, and a histogram whose bins are
+quantiles found by counts. Correlations come from sums over all clients.
 
 Source: the kinds of pictures are those of Fritsch 2018, figures 1 to 3.
 """
@@ -33,14 +33,14 @@ from fedping.protocol.features import FEATURES
 
 BINS = 20
 MOST_DRAWN = 12
-"""Features whose distributions are drawn unless they are named."""
+"""Number of features whose distributions are drawn if the user names none."""
 
 MOST_CORRELATED = 100
-"""Features of a matrix of correlations."""
+"""Maximum number of features in the matrix of correlations."""
 
 _TAIL = 0.005
 _FAR = 1.5
-"""Where the range from the least to the greatest value is so many times that without the tails, these are cut."""
+"""Maximum ratio of a feature's full range to its range without tails; above this, the bins leave out the tails."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,14 @@ class Distribution:
     """A feature's values, by client.
 
     Attributes:
-        name: of the feature.
+        name: the feature's name.
         edges: the ends of the bins, ascending, shape (b + 1,). Values beyond lie in the outer bins.
         counts: the number of each client's values in each bin, shape (k, b).
         missing: the number of all missing values.
-        mean: over all clients.
-        deviation: over all clients, with 1/n.
+        mean: the mean over all clients.
+        deviation: the standard deviation over all clients, with 1/n.
         between: the share of the variance that lies between clients' means, from 0 to 1.
-        whole: whether all values are whole numbers, a bin each.
+        whole: whether all values are whole numbers, with a bin for each.
     """
 
     name: str
@@ -70,19 +70,20 @@ class Distribution:
 
 @dataclass(frozen=True)
 class Description:
-    """What clients' data look like.
+    """The statistics that describe clients' data.
 
     Attributes:
-        names: the clients' natural keys, or their numbers, k of them.
+        names: the natural keys or else the numbers of the k clients.
         sizes: the number of each client's examples, shape (k,).
         target: the target's name.
         classes: the classes' names; empty if the target is a number.
         targets: the share of each class among a client's examples, shape (k, c), or the mean target, shape (k, 1); NaN
             without examples.
-        distributions: of the features that were asked for, or that differ most between clients.
+        distributions: of the requested features, or of those that differ most between clients.
         features: the names of the features in ``correlation``.
-        correlation: of pairs of features, shape (d, d), over the examples that have both; NaN for constant ones.
-        left_out: how many features are not in ``correlation``.
+        correlation: the correlations of pairs of features, shape (d, d), over the examples that have both; NaN for
+            constant features.
+        left_out: number of features that are not in ``correlation``.
     """
 
     names: tuple[str, ...]
@@ -96,7 +97,7 @@ class Description:
     left_out: int
 
     def to_json(self) -> bytes:
-        """Return the counts and sums as JSON; a number that does not exist is null."""
+        """Return the counts and sums as JSON, with null for undefined numbers."""
         document = {
             "target": self.target,
             "classes": self.classes,
@@ -123,7 +124,7 @@ class Description:
 
 
 def examples_of(setup: Setup, seed: int) -> tuple[ExampleData, list[str]]:
-    """Return all examples of an experiment's clients before their preparation, and notes on those taken away.
+    """Return all examples of an experiment's clients before their preparation, and notes on dropped ones.
 
     Raises:
         FedpingError: the experiment has synthetic users or lists of items, or its data cannot be read or divided.
@@ -146,21 +147,22 @@ def examples_of(setup: Setup, seed: int) -> tuple[ExampleData, list[str]]:
 
 
 def _with_gaps(setup: Setup) -> Setup:
-    """Return the same, whose gaps are shown rather than refused or filled; dropped examples are dropped."""
+    """Return a setup that keeps examples with missing values, unless the settings drop these examples."""
     if setup.data.missing == "drop":
         return setup
     return msgspec.structs.replace(setup, data=msgspec.structs.replace(setup.data, missing="mean"))
 
 
 def describe(data: ExampleData, features: Sequence[str] = ()) -> Description:
-    """Return what the clients' examples look like.
+    """Return the description of the clients' examples.
 
     Args:
         data: all clients' examples, which may have gaps.
-        features: whose distributions are wanted; those that differ most between clients if empty.
+        features: names of the features whose distributions are returned; if empty, those that differ most between
+            clients.
 
     Raises:
-        InvalidSettings: there is no such feature.
+        InvalidSettings: a named feature doesn't exist.
     """
     for name in features:
         if name not in data.features:
@@ -184,7 +186,7 @@ def describe(data: ExampleData, features: Sequence[str] = ()) -> Description:
 
 
 def present(data: ExampleData, feature: int) -> ExampleData:
-    """Return the examples that have a feature, with it alone."""
+    """Return the examples that have a value of ``feature``, without their other features."""
     there = data.only(~np.isnan(data.x[:, feature]))
     x = np.ascontiguousarray(there.x[:, [feature]])
     return replace(there, x=x, features=(data.features[feature],), gaps=False)
@@ -219,7 +221,7 @@ def _distribution(data: ExampleData, feature: int, moments: Pooled) -> Distribut
 
 
 def _edges(of: ExampleData) -> tuple[FloatArray, bool]:
-    """Return the ends of the bins, and whether each is a whole number; all from counts of the clients."""
+    """Return the edges of the bins, and whether each bin is one whole number; computed from clients' counts."""
     least, greatest = (float(quantiles(of, share)[0]) for share in (1e-300, 1.0))
     whole = bool(sums_by_client(of, (of.x == np.round(of.x)).astype(np.float64)).sum() == len(of.y))
     if whole and greatest - least <= BINS:

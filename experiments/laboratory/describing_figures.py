@@ -1,4 +1,4 @@
-"""The pictures of what clients' data look like: sizes and targets, distributions by client, and correlations."""
+"""Pictures that describe clients' data: sizes and targets, distributions by client, and correlations."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _NAMED = 40
-"""At most so many clients have a bar with their name; more are ranked."""
+"""Maximum number of clients with named bars; more clients are ranked without names."""
 
 _LOOSE = 15
-"""At most so many clients have wide rows."""
+"""Maximum number of clients for wide rows."""
 
 _LINES = 8
-"""At most so many clients have a line of their own; of more, a band shows the middle 80 %."""
+"""Maximum number of clients with a line each; for more clients, a band shows the middle 80 %."""
 
 _COLUMNS = 3
 _LONGEST = 26
-"""Characters of a name in a picture."""
+"""Maximum characters of a name in a picture."""
 
 _LABELLED = 45
-"""Features with names at a matrix."""
+"""Maximum number of features for names along a matrix."""
 
 _SMALL = TEXT_SIZE - 2
 
 
 def figures() -> dict[str, Callable[[Description], Figure]]:
-    """Return the pictures by the names of their files."""
+    """Return the function for each picture, by the name of its file."""
     return {"sizes": draw_sizes, "distributions": draw_distributions, "correlations": draw_correlations}
 
 
@@ -73,7 +73,7 @@ def draw_sizes(of: Description, *, theme: Theme = LIGHT) -> Figure:
 
 
 def _value(of: Description, targets: FloatArray) -> tuple[FloatArray, str]:
-    """Return one number a client about its targets, and what it is."""
+    """Return one number per client that summarises its targets, and a label for it."""
     if not of.classes:
         return targets[:, 0], f"mean of {_short(of.target)}"
     if len(of.classes) == 2:

@@ -1,4 +1,4 @@
-"""Evaluation of a model on the clients' examples: block by block over the fleet, and a version of a run on all splits.
+"""Evaluation of models on clients' examples, block by block over the fleet, and of a run's versions on all splits.
 
 Counts are summed over the fleet, and each client's metrics and scores kept. Three kinds of models are evaluated: a
 version of the shared model, on validation and test examples; the clients' own models, on the same examples of the same
@@ -39,10 +39,10 @@ from fedping.experiments.laboratory.users import NewEachRound
 from fedping.protocol.errors import sentences_with
 
 EXAMPLES_AT_A_TIME = 2**15
-"""Examples in a block of clients, including padding, which bounds the memory of an evaluation."""
+"""Maximum examples in a block of clients, including padding. It bounds the memory of an evaluation."""
 
 WEIGHTS_AT_A_TIME = 2**22
-"""Weights in a block of clients that have their own."""
+"""Maximum weights in a block of clients with their own models."""
 
 WeightsOf: TypeAlias = Callable[[Clients], FloatArray]
 """Maps k clients to each one's own weights, shape (k, m)."""
@@ -50,12 +50,12 @@ WeightsOf: TypeAlias = Callable[[Clients], FloatArray]
 
 @dataclass(frozen=True)
 class Evaluated:
-    """How good a model is.
+    """The metrics of a model, in total and by client.
 
     Attributes:
         total: the metrics of all clients' counts together, and the mean ``loss`` by examples.
-        clients: the same for each client that has examples, shape (clients,), by name; empty unless requested.
-        whose: these clients, shape (clients,).
+        clients: the metrics of each client that has examples, shape (clients,), by name; empty unless requested.
+        whose: the positions of these clients, shape (clients,).
     """
 
     total: dict[str, float]
@@ -63,7 +63,7 @@ class Evaluated:
     whose: Clients
 
     def mean(self, clients: Clients | None = None) -> dict[str, float]:
-        """Return the mean over the clients with a defined metric, or over some of them."""
+        """Return each metric's mean over all clients for which it is defined, or over some of them."""
         of = self._places(clients)
         return {name: _mean(values[of]) for name, values in self.clients.items()}
 
@@ -88,10 +88,10 @@ def evaluate(
 
     Args:
         model: makes the predictions.
-        tally: counts them.
+        tally: counts the predictions.
         weights: shape (m,), or a function that gives clients their own.
         data: the clients' examples; each counts once. A client without examples does not count.
-        each: whether to compute each client's metrics too, which takes longer.
+        each: whether to compute each client's metrics, too; this takes longer.
         without: a client whose examples are left out.
     """
     sizes = data.sizes
@@ -119,7 +119,8 @@ def evaluate(
 class _Block(NamedTuple):
     """A block's total counts, and for each of its clients the loss, the number of examples, and any metrics.
 
-    ``ranked`` are, where they matter, the scores of all examples and which are of class 1, both of shape (n,).
+    ``ranked`` has, if a metric needs them, the scores of all examples and whether each is of class 1, both of shape
+    (n,).
     """
 
     counts: FloatArray
@@ -194,17 +195,17 @@ def evaluated_after(setup: Setup, rounds: int) -> bool:
 
 
 def test_metric(setup: Setup) -> str:
-    """Return the split that variants are compared on."""
+    """Return the name of the split on which variants are compared."""
     return "personal" if setup.evaluation.decided_by == "personal" else "test"
 
 
 def selection_metric(setup: Setup) -> str:
-    """Return the split for the choice of versions and variants, if there are validation examples."""
+    """Return the name of the split by which versions and variants are chosen, if there are validation examples."""
     return "personal_validation" if setup.evaluation.decided_by == "personal" else "validation"
 
 
 def measure(problem: Problem, weights: FloatArray | WeightsOf, local: bool) -> Measured:
-    """Return the metrics of a version.
+    """Return the metrics of a version by split.
 
     Args:
         problem: the problem with the examples.
@@ -241,7 +242,7 @@ def by_client(problem: Problem, weights: FloatArray, own: OwnModels | None = Non
     Columns: ``client``, its number; ``key``, its natural key or its group of users, if known; ``newcomer``, whether it
     never trains, if there are newcomers; ``examples``, its number of test examples; and one column per metric, null
     where it is undefined. With ``own``, a column ``personal_<metric>`` has the metrics of the clients' own models after
-    this number of ``rounds``, and in a run with several models ``model`` is the number of the client's.
+    this number of ``rounds``, and in a run with several models, ``model`` is the number of the client's model.
     """
     test = problem.test
     evaluated = evaluate(problem.model, problem.tally, per_client_weights(weights), test)
@@ -268,7 +269,7 @@ def by_client(problem: Problem, weights: FloatArray, own: OwnModels | None = Non
 
 
 def per_client_weights(weights: FloatArray) -> FloatArray | WeightsOf:
-    """Return shared weights, shape (m,), or a function to each client's own, given weights of shape (clients, m)."""
+    """Return shared weights, shape (m,), unchanged; for shape (clients, m), a function that selects clients' rows."""
     return weights if weights.ndim == 1 else weights.__getitem__
 
 
@@ -280,7 +281,7 @@ def record(log: MetricLog, round_: int, measured: Measured) -> None:
 
 
 FEWEST = 20
-"""Fewer clients have no worst tenth, which would reveal the values of single ones."""
+"""Minimum number of clients for a mean over the worst tenth; with fewer, it would reveal single clients' values."""
 
 
 class OwnWeights(Protocol):
@@ -314,9 +315,9 @@ class OwnModels:
     def measure(self, weights: FloatArray, rounds: int) -> dict[str, dict[str, float]]:
         """Return a version's metrics and its clients' own models' metrics by split, given the number of rounds so far.
 
-        These are means over the clients that may train; ``gain`` is what is the clients' own less what is shared.
-        ``newcomers`` never train, but parts that a method fits again each time are fitted for them too, on their
-        training examples.
+        These are means over the clients that may train. ``gain`` is the metric of the clients' own models minus that of
+        the shared model. ``newcomers`` never train; if a method refits a part of the model every time, their parts are
+        fitted on their training examples.
         """
         problem, data = self._problem.after(rounds), self._data(rounds)
         central = evaluate(problem.model, problem.tally, lambda clients: np.tile(weights, (len(clients), 1)), data)
@@ -348,7 +349,7 @@ class OwnModels:
         return train.to_judge(len(test), rounds, rounds) if isinstance(train, NewEachRound) else test
 
     def _weights(self, weights: FloatArray, rounds: int) -> WeightsOf:
-        """Return a function to the clients' own weights of a version."""
+        """Return a function that maps clients to their own weights after a version."""
         algorithm, model = algorithm_for(self._setup.training, rounds), bare(self._problem.model)
 
         def everybodys(clients: Clients) -> FloatArray:
@@ -380,7 +381,7 @@ class OwnModels:
 
 
 class BeforeMerging:
-    """Measures the models of one round after another, block by block as clients train."""
+    """Measures clients' own models before they are merged, round after round, block by block."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -388,7 +389,7 @@ class BeforeMerging:
         self._others: dict[str, list[float]] = defaultdict(list)
 
     def see(self, clients: Clients, models: Floats) -> None:
-        """Add the models of some clients, shape (k, m), without clients that have no examples to learn from."""
+        """Measure the models of some clients, shape (k, m), except clients without training examples."""
         problem = self._problem
         for client, model in zip(clients.tolist(), models.astype(np.float64), strict=True):
             if not problem.train.sizes[client]:

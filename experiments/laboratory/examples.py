@@ -52,7 +52,7 @@ def table_of(settings: Data) -> Table:
     """Return the rows that the settings name.
 
     Raises:
-        FedpingError: they cannot be read, or features are missing and there is no rule for that.
+        FedpingError: the rows cannot be read, or values are missing and the settings have no rule for that.
     """
     table = _read_table(msgspec.json.encode(settings), _stamp(settings))  # hashable as a cache key
     if table.gaps and settings.missing == "refuse" and not any(each.only for each in settings.modules):
@@ -61,7 +61,7 @@ def table_of(settings: Data) -> Table:
 
 
 def _stamp(settings: Data) -> tuple[tuple[str, int, int], ...]:
-    """Return a stamp of a file, or a folder's files, that changes when somebody edits it."""
+    """Return a stamp of the data's files that changes when a file is edited."""
     file = settings.file
     if settings.folder is not None:
         files = files_of_original(settings.name or "", Path(settings.folder))
@@ -86,7 +86,7 @@ def _read_table(settings_json: bytes, stamp: tuple[tuple[str, int, int], ...]) -
 
 
 def divided(setup: Setup, table: Table, seed: int, fold: int | None, notes: list[str]) -> Split:
-    """Return the split of the clients' examples, and add notes on those taken away."""
+    """Return the split of the clients' examples, and add notes on the dropped ones."""
     clients, rows = clients_of(setup, table, seed, notes)
     if setup.data.test == AUTHORS:
         for_test = _authors_choice(setup.data, table)[rows]
@@ -107,10 +107,10 @@ def _authors_choice(settings: Data, table: Table) -> NDArray[np.bool_]:
 
 
 def clients_of(setup: Setup, table: Table, seed: int, notes: list[str]) -> tuple[ExampleData, NDArray[np.intp]]:
-    """Return the clients' examples without those that are dropped, and each one's row; add notes on those dropped.
+    """Return the clients' examples and each example's row, without dropped examples; add notes on the dropped ones.
 
     Raises:
-        InvalidSettings: features are missing, and there is no rule for that.
+        InvalidSettings: values are missing, and the settings have no rule for that.
     """
     owned = partition(table, setup.partition, seed)
     rows = owned.rows
@@ -128,7 +128,7 @@ def clients_of(setup: Setup, table: Table, seed: int, notes: list[str]) -> tuple
 
 
 def _split(settings: Data, clients: ExampleData, seed: int, fold: int | None) -> Split:
-    """Return the training, validation and test examples; with folds the fold's examples are the test."""
+    """Return the training, validation and test examples; with folds, the fold's examples are the test examples."""
     if settings.folds is None or fold is None:
         return split(clients, seed, settings.test_share, settings.validation, settings.stratified)
     held = folds(clients, settings.folds, seed, settings.stratified) == fold
@@ -137,7 +137,7 @@ def _split(settings: Data, clients: ExampleData, seed: int, fold: int | None) ->
 
 
 def ready(settings: Data, parts: Split, notes: list[str]) -> Split:
-    """Return the parts after each step of the settings, computed from the training examples, and add notes."""
+    """Return the parts after the settings' preparation, computed from the training examples, and add notes."""
     parts, marks = _filled(settings, parts, notes)
     if settings.drop_constant:
         parts = _applied(without_constants(parts.train), parts)
@@ -160,7 +160,7 @@ def ready(settings: Data, parts: Split, notes: list[str]) -> Split:
 
 
 def _filled(settings: Data, parts: Split, notes: list[str]) -> tuple[Split, Callable[[Split], Split]]:
-    """Return the parts without gaps, and what adds the indicators of these gaps once features are clipped."""
+    """Return the parts without gaps, and a function that adds the gaps' indicators after features are clipped."""
     rule = settings.missing
     if rule in ("refuse", "drop"):
         return parts, lambda prepared: prepared

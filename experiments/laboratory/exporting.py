@@ -26,7 +26,7 @@ from fedping.protocol.errors import FedpingError
 from fedping.protocol.formats import without_format
 
 LONGEST_PARAMETER = 500
-"""Characters in a parameter that every version of MLflow accepts."""
+"""Maximum characters of a parameter that all versions of MLflow accept."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Run:
 
 
 def write_tensorboard(out: Path, to: Path) -> int:
-    """Write the finished runs of an experiment in folder ``out`` as event files below ``to``; return how many.
+    """Write the finished runs of an experiment in folder ``out`` as event files below ``to``; return their number.
 
     Each run has a folder, and each metric is a scalar whose name begins with its split, as in "test/accuracy".
 
@@ -63,7 +63,7 @@ def write_tensorboard(out: Path, to: Path) -> int:
 
 
 def write_mlflow(out: Path, to: Path) -> int:
-    """Write the finished runs of an experiment in folder ``out`` into a file store, as ``mlruns``; return how many.
+    """Write the finished runs of an experiment in folder ``out`` into a file store, as ``mlruns``; return their number.
 
     Raises:
         FedpingError: there are no finished runs, or the files cannot be written.
@@ -125,7 +125,7 @@ def _flat(value: Any, name: str) -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def _writing_to(to: Path) -> Iterator[None]:
-    """Turn the system's write errors into a sentence."""
+    """Turn a system error from writing to ``to`` into a :class:`FedpingError`."""
     try:
         yield
     except OSError as error:
@@ -148,7 +148,7 @@ def _events(run: Run) -> Iterator[bytes]:
 
 
 def _field(number: int, kind: int, value: bytes) -> bytes:
-    """Return a field: kind 0 is a varint, 1 eight bytes, 2 bytes preceded by their length, 5 four bytes."""
+    """Return a protobuf field. Kind 0 is a varint, 1 eight bytes, 2 bytes preceded by their length, 5 four bytes."""
     return _varint(number << 3 | kind) + (_varint(len(value)) if kind == 2 else b"") + value
 
 
@@ -166,7 +166,7 @@ def _record(data: bytes) -> bytes:
 
 
 def _checksum(data: bytes) -> bytes:
-    """Return the masked CRC-32C, as TFRecord has it."""
+    """Return the masked CRC-32C that TFRecord files use."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = _CRC[(crc ^ byte) & 0xFF] ^ crc >> 8
@@ -217,11 +217,11 @@ def _write_mlflow_run(run: Run, id_: str, experiment: str, where: Path) -> None:
         (folder / "params" / name).write_text(text[:LONGEST_PARAMETER], encoding="utf-8")
     for name, text in (("mlflow.runName", called), ("variant", run.name)):
         (folder / "tags" / name).write_text(text, encoding="utf-8")
-    write_whole_bytes(folder / "meta.yaml", _yaml(about))  # last: without it there is no run
+    write_whole_bytes(folder / "meta.yaml", _yaml(about))  # last, because a run without it doesn't exist
 
 
 def _yaml(about: Mapping[str, Any]) -> bytes:
-    """Return a flat mapping as YAML, whose values are written as JSON, which YAML includes."""
+    """Return a flat mapping as YAML, with its values as JSON, a subset of YAML."""
     return "".join(f"{key}: {json.dumps(value)}\n" for key, value in about.items()).encode()
 
 

@@ -23,7 +23,7 @@ _LEAST_P = 0.001
 
 
 def escaped(text: str) -> str:
-    """Return a text as LaTeX prints it."""
+    """Return a text escaped for LaTeX."""
     return _SIGNS.sub(lambda found: _SPECIAL[found[0]], " ".join(text.split()))
 
 
@@ -40,7 +40,7 @@ def write_latex(table: str, to: Path) -> None:
 
 
 def mean_of(seeds: int) -> str:
-    """Return what a number with an interval is, for a caption."""
+    """Return the explanation of a number with an interval, for a caption."""
     return "one seed" if seeds == 1 else rf"mean over {seeds} seeds $\pm$ half the 95\,\% $t$ interval"
 
 
@@ -50,7 +50,7 @@ def scaled(band: Band, unit: float) -> str:
 
 
 def banded(band: Band | None, digits: int, *, signed: bool = False, alone: bool = False) -> str:
-    """Return the cell of a mean with half its interval, unless ``alone``; empty without a mean."""
+    """Return the cell of a mean, with half the width of its interval unless ``alone``; empty without a mean."""
     if band is None or band.mean is None:
         return ""
     mean = number(band.mean, digits, signed=signed)
@@ -58,7 +58,7 @@ def banded(band: Band | None, digits: int, *, signed: bool = False, alone: bool 
 
 
 def number(value: float, digits: int, *, signed: bool = False) -> str:
-    """Return the cell of a number with these digits after the point."""
+    """Return the cell of a number with ``digits`` digits after the point."""
     return f"${value:{'+' if signed else ''},.{digits}f}$".replace(",", "{,}")
 
 

@@ -53,7 +53,7 @@ def experiment_table(out: Path) -> str:
 def adjusted_p_values(out: Path, summary: Summary) -> dict[str, float | None]:
     """Return the p-value of each variant's difference from the best, in pairs of seeds, adjusted by Holm's method.
 
-    It is None for a difference that cannot be tested. There are none without a best variant or with a single seed.
+    A difference that cannot be tested has None. The result is empty without a best variant or with a single seed.
     """
     from fedping.analysis.statistics import holm
 
@@ -91,7 +91,7 @@ def _row(name: str, row: VariantSummary, summary: Summary, p: str | None) -> lis
 
 
 def _heads_of_time(summary: Summary) -> list[str]:
-    """Return the heads of the simulated hours and of what the target costs, as the terminal's table has them."""
+    """Return the column heads for simulated hours and for the cost of the target, as in the terminal's table."""
     hours = ["hours"] if summary.timed else []
     if summary.target is None:
         return hours

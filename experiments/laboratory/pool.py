@@ -1,8 +1,8 @@
 """Units of work side by side: processes on this machine's cores, or tasks on Spark's executors.
 
-Their number changes no bit of any result. Every matrix product runs in one thread: divided among threads, it would be
-summed in another order. If there are fewer units than cores, blocks of clients are processed side by side instead. A
-unit whose executor is lost runs on another, where it resumes from its checkpoint.
+The number of processes or tasks changes no bit of any result. Every matrix product runs in one thread: divided among
+threads, it would be summed in another order. If there are fewer units than cores, blocks of clients are processed side
+by side instead. A unit whose executor is lost runs on another, where it resumes from its checkpoint.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ process on a busy machine."""
 
 
 class _TakesLong(Exception):
-    """The current work is to continue in its own process."""
+    """Stops the current run because it takes long; it continues in its own process."""
 
 
 def run_units(units: Sequence[Unit], out: Path, jobs: int | None, watch: Watch, finished: Finished) -> None:
     """Run all units, ``jobs`` at a time, and report each as it ends; remaining cores work on the clients.
 
-    None runs them one after another as long as they are short, and then as many at a time as there are cores.
+    If ``jobs`` is None, units run one after another while they are short, then as many at a time as there are cores.
     """
     if jobs is None:
         jobs = cores()
@@ -130,7 +130,7 @@ def _tell(watch: Watch, unit: Unit) -> OnRound:
 
 
 class _Work(NamedTuple):
-    """Units for processes: their folder, the number of processes, and of threads for the clients of each."""
+    """Units to run in processes, their folder, and the numbers of processes and of threads in each."""
 
     units: Sequence[Unit]
     out: Path
@@ -181,7 +181,7 @@ def _main_left_alone() -> Iterator[None]:
 
 
 def _listen(reader: Connection, units: Sequence[Unit], watch: Watch, heard: Future[None]) -> None:
-    """Pass on the reports of runs until all processes have ended or the receiver raises."""
+    """Pass on the reports of runs until all processes have ended or ``watch`` raises an error."""
     try:
         for number, rounds, measured in _received(reader):
             watch(Progress(units[number], rounds, measured))
@@ -196,7 +196,7 @@ def _received(reader: Connection) -> Iterator[tuple[int, int, Sequence[Row]]]:
     while True:
         try:
             yield reader.recv()
-        except (EOFError, OSError):  # the end, perhaps in the middle of a killed process' message
+        except (EOFError, OSError):  # the end, perhaps inside a killed process's message
             return
 
 
@@ -246,7 +246,7 @@ _LOOK_SECONDS = 0.5
 
 
 def check_can_be_spread(variants: Mapping[str, Setup]) -> None:
-    """Raise :class:`InvalidSettings` if a variant needs what an executor has not."""
+    """Raise :class:`InvalidSettings` if a variant cannot run on Spark's executors."""
     for name, setup in variants.items():
         if setup.where == "http":
             raise InvalidSettings(
@@ -273,7 +273,7 @@ def run_units_on_spark(
         finished: called with each run that has ended.
 
     Raises:
-        FedpingError: a run has failed, or Spark.
+        FedpingError: a run or Spark has failed.
     """
     work = partial(_run_on_executor, [pickle.dumps(_from_anywhere(unit)) for unit in units], out.resolve())
     modules = [
@@ -297,7 +297,7 @@ def _from_anywhere(unit: Unit) -> Unit:
 
 
 def _run_on_executor(units: Sequence[bytes], out: Path, number: int) -> Outcome:
-    """Run a unit on an executor, which knows the extensions that its settings name only by now."""
+    """Run a unit on an executor. It is unpickled here, where the extensions in its settings are registered."""
     unit: Unit = pickle.loads(units[number])
     with one_at_a_time(out, number), one_thread():
         return run_unit(unit, out)
@@ -305,7 +305,7 @@ def _run_on_executor(units: Sequence[bytes], out: Path, number: int) -> Outcome:
 
 @contextmanager
 def _looked_at(left: set[Unit], out: Path, watch: Watch) -> Iterator[None]:
-    """Within this context, report the rounds of the remaining runs, as read from their files."""
+    """Report the rounds of the remaining runs while the context is open, as read from their files."""
     over = threading.Event()
     known: dict[Unit, int] = {}
 

@@ -61,7 +61,7 @@ def _nobody() -> Clients:
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem.
+    """The data, model and metrics of one repetition.
 
     Attributes:
         line: the line to train, in a study's form.
@@ -74,7 +74,7 @@ class Problem:
         newcomers: the clients that never take part in training, ascending.
         wishes: the wishes of a rehearsal's users; None without one.
         notes: sentences on what the preparation dropped, filled or chose.
-        responses: what clients learn from instead of their targets; None if they learn from these.
+        responses: the reports that clients learn from instead of their targets; None if they learn from the targets.
     """
 
     line: Line
@@ -104,14 +104,14 @@ class Problem:
 
         Args:
             round_: its number, from 0.
-            weights: those that the clients hold, shape (m,), or each client's own, shape (clients, m).
+            weights: the weights that all clients hold, shape (m,), or each client's own, shape (clients, m).
         """
         if self.responses is not None:
             return in_precision(self.responses.in_round(round_), self.model)
         return self.train.of_iteration(round_, weights) if isinstance(self.train, NewEachRound) else self.train
 
     def after(self, rounds: int) -> Problem:
-        """Return the problem as it stands after some rounds: where users drift, it is judged by how they are then."""
+        """Return the problem after some rounds: if users drift, its evaluation examples are from that time."""
         if not isinstance(self.train, NewEachRound) or not self.train.drifted(rounds):
             return self
         validation, test = (self.train.to_judge(len(self.test), purpose, rounds) for purpose in (VALIDATION, TEST))
@@ -120,11 +120,11 @@ class Problem:
 
     @property
     def ids(self) -> NDArray[np.uint8]:
-        """Each client's id, as it would stand in its pings, shape (clients, 16)."""
+        """Each client's id, as its pings would have it, shape (clients, 16)."""
         return self.first_ids(len(self.train))
 
     def first_ids(self, count: int) -> NDArray[np.uint8]:
-        """Return a number of ids, shape (count, 16): the clients', followed by unused ones."""
+        """Return ``count`` ids, shape (count, 16): the clients' ids, followed by unused ones."""
         return uuid_bytes(child_keys(child_keys(root_key(self.seed), _IDS), np.arange(count)))
 
     def keys(self, round_: int) -> Keys:
@@ -137,7 +137,7 @@ class Problem:
 
     @property
     def undivided(self) -> Problem:
-        """The same problem where no blocks of the model stay with clients, as for a learner who has no server."""
+        """The same problem with no blocks of the model kept by clients, for a learner without a server."""
         part, spec = bare(self.model), self.spec
         if not isinstance(part, Part):
             return self
@@ -175,9 +175,9 @@ def prepare(setup: Setup, seed: int, fold: int | None) -> Problem:
 
 
 def check_model(setup: Setup, seed: int) -> None:
-    """Raise if clients could not train the model with these settings, as far as is known before examples are divided.
+    """Raise if clients could not train the model with these settings, as far as known before examples are divided.
 
-    Where the preparation changes the number of features, the model is not known by then, and nothing is checked.
+    If the preparation changes the number of features, the model is not known at this time, and nothing is checked.
 
     Raises:
         FedpingError: the settings do not fit the model, or a package is missing.
@@ -199,10 +199,10 @@ def check_model(setup: Setup, seed: int) -> None:
 
 
 def check_fit(setup: Setup, model: Model[Any]) -> None:
-    """Raise unless clients of a model can train as asked, with this server and engine.
+    """Raise unless clients can train the model with the setup's training, server and engine.
 
     Raises:
-        InvalidSettings: they cannot.
+        InvalidSettings: clients cannot train it.
     """
     check_training(model, setup.training)
     check_buffers(model, setup.training, setup.pipeline)
@@ -214,7 +214,7 @@ def check_fit(setup: Setup, model: Model[Any]) -> None:
 
 
 def _newcomers(asked: int | float, problem: Problem) -> Clients:
-    """Return the clients that shall never train; a larger number of them holds a smaller."""
+    """Return the clients that never train; the result for a larger number includes that for a smaller one."""
     able = np.flatnonzero(problem.test.sizes > 0)
     count = asked if isinstance(asked, int) else max(1, round(asked * len(able)))
     if count > len(able) or (count and count >= len(problem.train)):
@@ -356,7 +356,7 @@ FROM_CHOICES = frozenset({"svm-ranking", FEATURES})
 
 
 def tally_for(setup: Setup, train: ExampleData | None) -> Tally:
-    """Return the tally for the predictions of a setup's model; without examples it ranks.
+    """Return the tally for the predictions of a setup's model; without examples, the tally of rankings.
 
     Raises:
         InvalidSettings: a metric in the settings does not belong to the task.

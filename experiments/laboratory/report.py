@@ -198,7 +198,7 @@ tr th:first-child { position: sticky; left: 0; background: var(--paper); }
 
 
 MOST_CURVES = 8
-"""The most lines in one picture; of more variants the best are drawn."""
+"""Maximum number of lines in a picture; if there are more variants, the best are drawn."""
 
 
 def write_report(out: Path, path: Path) -> Path:
@@ -250,7 +250,7 @@ def render_report(summary: Summary, metrics: pa.Table, segments: Segments | None
 
 
 _OWN = ("central", "personal", "newcomers", "gain", "personal_worst")
-"""Splits where clients have their own models; of the last two, tables show only the deciding metric."""
+"""Splits for runs with clients' own models; tables show only the deciding metric of the last two."""
 
 _BESIDE = ("attack", "privacy", "graph")
 """The splits whose columns follow the metrics of models."""
@@ -260,10 +260,10 @@ _VALIDATED = ("personal_validation", "validation")
 
 
 def columns_of(summary: Summary) -> list[tuple[str, str]]:
-    """Return the table's columns, (split, metric): what is shown, and the loss, on every split that there is.
+    """Return the table's columns as (split, metric): the shown metrics and the loss, on every measured split.
 
-    After them are the figures of attacks, spent privacy budgets, and the graphs of nodes. If clients have their own
-    models, these and the shared one are first, side by side metric by metric, and replace "local".
+    They are followed by the figures of attacks, spent privacy budgets, and graphs of nodes. If clients have their own
+    models, the columns of these and of the shared model come first, grouped by metric, and replace "local".
     """
     columns = [*summary.shown, *(["loss"] if "loss" not in summary.shown else [])]
     measured = {split for row in summary.variants.values() for split in row.metrics}
@@ -290,7 +290,7 @@ def columns_beside(summary: Summary) -> list[tuple[str, str]]:
 
 
 def _has_no_gain(row: VariantSummary, metric: str) -> bool:
-    """Return whether clients of a variant have nothing personal."""
+    """Return whether a variant's gain is exactly 0, because its clients have nothing personal."""
     gain = row.metrics["gain"][metric]
     return gain.mean == 0 and not gain.half
 
@@ -304,7 +304,7 @@ def _figures(summary: Summary, metrics: pa.Table) -> Iterator[tuple[str, Figure,
     names = list(summary.variants)
     best = sorted(names, key=lambda name: _order(summary, name))
     figures = [names[0], *(name for name in best if name != names[0])][:MOST_CURVES]
-    first = sorted(names, key=lambda name: name not in figures)  # theirs are the colours before these repeat
+    first = sorted(names, key=lambda name: name not in figures)  # these variants get the colours before colours repeat
     places = {name: place for place, name in enumerate(first)}
     split = summary.split
     repeated = f"mean and 95 % t interval over {len(summary.seeds)} seeds" if len(summary.seeds) > 1 else "one seed"
@@ -336,11 +336,11 @@ _SIDE_BY_SIDE = ("personal", "central", "newcomers")
 """The splits in one picture of variants whose clients have their own models."""
 
 MOST_SIDE_BY_SIDE = 3
-"""The most variants in it."""
+"""Maximum number of variants in that picture."""
 
 
 def _own(summary: Summary, metrics: pa.Table, drawn: Sequence[str], repeated: str) -> Iterator[tuple[str, Figure, str]]:
-    """Yield the picture of the shared model, the clients' own, newcomers' own, and models that clients learn alone."""
+    """Yield the picture that compares the shared model with clients' and newcomers' own, and with local baselines."""
     metric = summary.metric
     with_own = [name for name in drawn if metric in summary.variants[name].metrics.get("personal", {})]
     curves: list[Curve] = []
@@ -390,15 +390,15 @@ def _mean(row: VariantSummary, split: str, metric: str) -> float | None:
 
 
 FEWEST_CLIENTS = 20
-"""The fewest clients that a segment is shown of; of fewer, the figures would be of persons."""
+"""Minimum number of clients of a shown segment; figures of fewer clients would describe single persons."""
 
 MOST_SEGMENTS = 12
-"""The most segments in the table; of more, those with the most clients."""
+"""Maximum number of segments in the table; if there are more, those with the most clients are shown."""
 
 
 @dataclass(frozen=True)
 class Segments:
-    """The segments of an experiment's clients, and how good models are on the test examples of each.
+    """The segments of an experiment's clients, and the models' metric on the test examples of each segment.
 
     Attributes:
         clients: the number of clients with test examples by segment, as the mean over the runs, the largest first.

@@ -39,7 +39,7 @@ _BASELINES: tuple[Dashes, ...] = ((0, (4, 3)), (0, (1, 2)), (0, (8, 3, 2, 3)), (
 class Curve:
     """One variant: numbers of rounds, the mean over its repetitions, and half its 95 % t interval (0 without one).
 
-    ``megabytes`` that had been posted by then, or simulated ``hours`` that had passed, are the picture's axis if given.
+    If given, the picture's axis is the ``megabytes`` posted or the simulated ``hours`` passed by each round.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Curve:
 
     @property
     def at(self) -> FloatArray:
-        """Where the values are on the axis."""
+        """The positions of the values on the axis."""
         if self.hours is not None:
             return self.hours
         return self.rounds if self.megabytes is None else self.megabytes
@@ -84,9 +84,9 @@ APART = 1.1
 
 
 def over_bytes(curves: Sequence[Curve], metrics: pa.Table) -> list[Curve]:
-    """Return curves over what had been posted, the mean over repetitions, without the start, where nothing had.
+    """Return curves over the posted megabytes, the mean over repetitions, without the start, where nothing is posted.
 
-    There are none if all variants post about as much a round, or if that was not measured.
+    The result is empty if all variants post about as many bytes a round, or if the bytes were not measured.
     """
     drawn = []
     for each in curves:
@@ -123,9 +123,10 @@ def draw_curves(
 
     Args:
         curves: the variants' curves.
-        baselines: the metric of each; one that would flatten the rest, as the start may, is drawn at the edge.
+        baselines: the metric of each baseline. A baseline that would flatten the rest, such as the start, is drawn at
+            the edge.
         places: the position of each variant among all, which determines its colour in every picture.
-        metric: what is drawn.
+        metric: the drawn metric.
         theme: the colours.
     """
     figure, [axes] = panels(theme)
@@ -152,7 +153,7 @@ def draw_curves(
     of_hours = any(each.hours is not None for each in curves)
     axes.set_xlabel("MB posted by all clients" if of_bytes else "simulated hours" if of_hours else "round")
     axes.set_ylabel(shown_as(metric))
-    if of_bytes:  # by powers of ten, as what variants post may lie as far apart
+    if of_bytes:  # logarithmic, because variants' bytes may differ by powers of ten
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
         axes.tick_params(which="minor", color=theme.faint)
@@ -165,7 +166,7 @@ def draw_curves(
 
 
 def _beyond(value: float, low: float, high: float) -> str:
-    """Return the addition to a label for a value outside the picture."""
+    """Return the remark in a label on a value outside the picture."""
     return "" if low <= value <= high else f" {value:.4g} {'↓' if value < low else '↑'}"
 
 
@@ -175,7 +176,7 @@ def _band(one: Curve, least: float, most: float) -> tuple[FloatArray, FloatArray
 
 
 def _limits(curves: Sequence[Curve], baselines: dict[str, float], least: float, most: float) -> tuple[float, float]:
-    """Return limits that contain all but the first tenth of the rounds, whose start would flatten the rest.
+    """Return limits that contain the values of all rounds but the first tenth, which would flatten the rest.
 
     At least one of the values must be finite.
     """
@@ -189,7 +190,7 @@ def _limits(curves: Sequence[Curve], baselines: dict[str, float], least: float, 
 
 
 def _with_margin(low: float, high: float, least: float, most: float) -> tuple[float, float]:
-    """Return limits around two values that leave a margin, but beyond a bound no more than half a line is wide."""
+    """Return limits with a margin around two values; beyond a metric's bound, only half a line's width."""
     margin = 0.06 * (high - low) or 0.5
     return max(low - margin, least - margin / 6), min(high + margin, most + margin / 6)
 
@@ -205,8 +206,8 @@ def draw_finals(
 ) -> Figure:
     """Return the picture: variants in order from the top, then the baselines, in grey.
 
-    Where colours repeat, a variant's interval has the dashes that its curve has, and its mean is hollow. Intervals end
-    where the metric does. The arguments are the same as for :func:`draw_curves`.
+    Where colours repeat, a variant's interval has its curve's dashes, and its mean is hollow. Intervals end where the
+    metric does. The arguments are the same as for :func:`draw_curves`.
     """
     rows = [
         (name, row, theme.of_arm(places[name]), theme.dashes_of_arm(places[name])) for name, row in variants.items()

@@ -14,7 +14,7 @@ from fedping.protocol.draws import child_keys, root_key, uniforms
 from fedping.protocol.errors import InvalidSettings
 
 _LEVELS, _PERMANENT, _INSTANTANEOUS = range(2**20, 2**20 + 3)
-"""Children of a run's key, which has others from 0 on."""
+"""Indices of children of a run's key; its children from 0 on have other uses."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Responses:
 
     Attributes:
         data: the true examples.
-        seed: the run's.
+        seed: the run's seed.
         answers: the number of each example's target among the possible ones, shape (N,).
-        values: what these are, if they are numbers; None for classes.
+        values: the possible targets, if they are numbers; None for classes.
         stages: both stages of each level of privacy.
     """
 
@@ -54,13 +54,13 @@ class Responses:
         return replace(self.data, y=targets)
 
     def _uniforms(self, key: np.uint64) -> NDArray[np.float64]:
-        """Return a number in [0, 1) for each example, by its client and its place among the client's examples."""
+        """Return a number in [0, 1) for each example, drawn by its client and its position in the client's examples."""
         clients = child_keys(key, self.data.ids)[self.data.client_of]
         places = np.arange(len(self.answers)) - self.data.offsets[self.data.client_of]
         return np.asarray(uniforms(child_keys(clients, places), 1)[:, 0])
 
     def note(self, rounds: int) -> str:
-        """Return the sentence on the guarantee of a run of a number of rounds."""
+        """Return a sentence on the guarantee of a run with this number of rounds."""
         reports, all_rounds = (
             " or ".join(f"{stages.epsilon_of(count):.3g}" for stages in self.stages) for count in (1, max(rounds, 1))
         )
@@ -72,10 +72,10 @@ class Responses:
 
 
 def responses(settings: Response, data: object, seed: int) -> Responses:
-    """Return the responses of a run's clients.
+    """Return the randomised responses of a run's clients.
 
     Raises:
-        InvalidSettings: clients have no targets that could be drawn, or one is not among the values.
+        InvalidSettings: clients have no targets that could be randomised, or a target is not among the values.
     """
     where = "[randomised_response]"
     if not isinstance(data, ExampleData):

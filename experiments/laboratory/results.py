@@ -47,13 +47,13 @@ BINNED = (
     "its AUC was computed from 1,024 bins by an earlier fedping, and can be wrong; run it again with --replace before "
     "you compare it"
 )
-"""The note of a run with such an AUC."""
+"""Note for a run with an AUC from bins."""
 
 ESTIMATED = (
     "posted and fetched bytes are estimates, from one ping and one version of each call of rounds compiled by JAX, so "
     'neither run is shown to have fewer; compare the bytes of updates, or run both with engine = "numpy"'
 )
-"""The note of a comparison with such bytes."""
+"""Note for a comparison with estimated bytes."""
 
 SplitMetrics = dict[str, dict[str, float | None]]
 """Values by split, then by metric; null where a metric is undefined."""
@@ -83,10 +83,11 @@ class Outcome(Struct, frozen=True, kw_only=True):
         shown: the metrics for a table, the deciding one first.
         split: the split that the run is evaluated on.
         notes: sentences that a reader of the results should know.
-        auc: "exact" if there is an AUC, of the scores themselves. An AUC without this is from 1,024 bins of log-odds
-            between -24 and 24, by an earlier fedping, and wrong where scores are of another scale; a note says so.
+        auc: "exact" if there is an AUC computed from the scores themselves. Without this mark, an earlier fedping
+            computed the AUC from 1,024 bins of log-odds between -24 and 24. It is wrong if scores have another scale; a
+            note says so.
         simulated_hours: the duration of the run by its [clock]; absent without one.
-        hours_to_target: their number until the deciding metric reached its target; None if it never did.
+        hours_to_target: the simulated hours until the deciding metric reached its target; None if it never did.
         seconds: the duration; the only figure here that differs between repeated runs.
     """
 
@@ -122,7 +123,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
     @property
     def has_estimated_traffic(self) -> bool:
-        """Whether its posted and fetched bytes are estimates."""
+        """Whether the posted and fetched bytes are estimates."""
         return self.traffic is not UNSET
 
     @property
@@ -146,7 +147,7 @@ class RunFolder:
         """Return the outcome of the run, or None if it is not finished.
 
         Raises:
-            DamagedRun: the outcome's file holds something else.
+            DamagedRun: the outcome's file doesn't contain an outcome.
         """
         return read_whole(self.path / "run.json", Outcome)
 
@@ -160,7 +161,7 @@ class RunFolder:
         write_table(self.path / _CLIENTS, clients)
 
     def write_models(self, models: FloatArray) -> None:
-        """Write the models of a run with several, shape (models, m)."""
+        """Write the models of a run with several models, shape (models, m)."""
         with open(self.path / "models.npy", "wb") as sink:
             np.save(sink, models)
 
@@ -174,8 +175,8 @@ class RunFolder:
     ) -> None:
         """Write the results of the run: metrics, weights of the best and of the last version, and finally the outcome.
 
-        ``earlier`` are the environments of its computation before it continued in this process. The progress file is
-        then removed, because the metrics contain the same.
+        ``earlier`` are the environments in which the run was computed before it continued in this process. Finally, the
+        progress file is removed, because the metrics have the same contents.
         """
         write_table(self.path / "metrics.parquet", metrics)
         for name, weights in (("best", best), ("last", last)):
@@ -223,17 +224,25 @@ Split: TypeAlias = Literal[
     "graph",
     "models",
 ]
-"""The splits of metrics: the cohort as it trained; all clients' validation or test examples together; the mean over the
-clients, each on its own examples, of the shared model, and of each one's model for predictions; the latter over the
-worst tenth of them, less the former, and on validation examples; the mean over the clients, each on its own test
-examples, over the worst tenth of them, and over those that never train; the mean over the clients' own models before
-they are merged, each on all clients' test examples, over the worst tenth, and on all other clients'; the mean over the
-nodes' own models of gossip averaging, each on all clients' test examples, and over the worst tenth; the success of an
-attack; the spent part of a guarantee; the nodes' graph, and the distance of their models; and the number of models of a
-run, and their distance from their mean."""
+"""The splits of metrics.
+
+- ``train``: the cohort as it trained. ``validation``, ``test``: all clients' examples together.
+- ``central``, ``personal``: means over the clients, each on its own examples: of the shared model, and of each client's
+  model for predictions. ``personal_worst``: ``personal`` over the worst tenth. ``gain``: ``personal`` minus
+  ``central``. ``personal_validation``: ``personal`` on validation examples.
+- ``local``: the mean over the clients, each on its own test examples. ``local_worst``, ``newcomers``: the same over the
+  worst tenth, and over the clients that never train.
+- ``trained``: the mean over the clients' own models before they are merged, each on all clients' test examples.
+  ``trained_worst``: over the worst tenth. ``others``: each on all other clients' test examples.
+- ``nodes``, ``nodes_worst``: the mean over the nodes' own models of gossip averaging, each on all clients' test
+  examples, and over the worst tenth.
+- ``attack``: the success of an attack. ``privacy``: the spent part of a guarantee.
+- ``graph``: the nodes' graph, and the distance of their models. ``models``: the number of models of a run, and their
+  distance from their mean.
+"""
 
 SPLITS: tuple[Split, ...] = tuple(split for split in get_args(Split) if split != "train")
-"""Those that a version is measured by."""
+"""The splits on which versions are measured: all except "train"."""
 
 METRICS_SCHEMA = pa.schema(
     [
@@ -275,7 +284,7 @@ class MetricLog:
         }
 
     def check(self, saved: Mapping[str, NDArray[Any]]) -> None:
-        """Raise :class:`CannotGoOn` if an earlier fedping has measured an AUC, which was of bins."""
+        """Raise :class:`CannotGoOn` if an earlier fedping has measured an AUC, because it used bins."""
         if "exact_auc" not in saved and "auc" in saved["names"][:, 1]:
             raise CannotGoOn("an earlier fedping computed its AUC from bins")
 
@@ -303,7 +312,7 @@ Row: TypeAlias = tuple[int, str, str, float | None]
 
 
 class UnitNote(Struct, frozen=True, kw_only=True):
-    """One run of an experiment: its repetition, its ``folder`` below the experiment's, and ``rounds`` at most.
+    """One run of an experiment: its repetition, its ``folder`` below the experiment's, and its maximum ``rounds``.
 
     The rounds of a baseline are not known beforehand: null.
     """
@@ -317,13 +326,13 @@ class UnitNote(Struct, frozen=True, kw_only=True):
 
 
 class Begun(Struct, frozen=True, kw_only=True):
-    """The first line of a run's file: when it was begun (seconds since 1970)."""
+    """The first line of a progress file: the time at which the file was begun, in seconds since 1970."""
 
     begun: float
 
 
 class Told(NamedTuple):
-    """The contents of a run's file: who wrote it, the rows after the requested offset, and where they end."""
+    """Rows read from a progress file, the time at which the file was begun, and the offset of the rows' end."""
 
     begun: float
     rows: list[Row]
@@ -343,7 +352,7 @@ def read_units(out: Path) -> list[UnitNote] | None:
     """Return the runs in their order, or None if they were not written.
 
     Raises:
-        DamagedRun: the file holds something else.
+        DamagedRun: the file doesn't contain a list of runs.
     """
     kinds: Any = _Units | list[UnitNote]  # a bare list from before formats were numbered
     document: _Units | list[UnitNote] | None = read_whole(out / UNITS, kinds)
@@ -351,7 +360,7 @@ def read_units(out: Path) -> list[UnitNote] | None:
 
 
 class ProgressFile:
-    """Writes what has been added to a log since the last write; the first write creates the file.
+    """Appends a log's new rows to a run's progress file; the first write creates the file.
 
     So a run that fails before it has measured anything leaves no file.
     """
@@ -390,7 +399,7 @@ class ProgressFile:
 
 
 def read_progress(folder: Path, begun: float | None = None, offset: int = 0, most: int = -1) -> Told | None:
-    """Return the output of the run in a folder after an offset, in bytes; None without a file, or without a line.
+    """Return the progress of the run in a folder after an offset in bytes; None without a file or a whole line.
 
     If the file isn't the one ``begun`` at that time, return all of it, as if from offset 0. At most ``most`` bytes are
     read, or all if it is negative.
@@ -419,7 +428,7 @@ _rows = msgspec.json.Decoder(list[Row])
 
 
 def rounds_of(rows: Sequence[Row]) -> int:
-    """Return the number of rounds at the last of some ordered rows."""
+    """Return the number of finished rounds, given a run's rows in order."""
     most = 0
     for round_, split, _, _ in reversed(rows):
         if round_ + 1 < most:

@@ -3,10 +3,10 @@
 Only rounds in memory and rounds of gossip averaging continue; others start again. All draws follow from the seed and
 the round, so that a run that was killed ends with the same bits as one that was not.
 
-    <folder of a run>/checkpoint.npz    while it runs; removed when it is finished <folder of a run>/states.bin        a
-    row for each client: its state from round to round, memory-mapped <folder of a run>/states.<g>.undo   the rows at
-    checkpoint g, of clients that have changed since then <folder of a run>/sent.*            the same for the states of
-    upload links
+    <folder of a run>/checkpoint.npz    while it runs; removed when it is finished
+    <folder of a run>/states.bin        a row for each client: its state from round to round, memory-mapped
+    <folder of a run>/states.<g>.undo   the rows at checkpoint g, of clients that have changed since then
+    <folder of a run>/sent.*            the same for the states of upload links
 
 A row is a client's state XOR the first state. So clients that have never trained have zeros, which take no space in a
 file system. Checkpoints don't copy the rows: before the first change of a row after a checkpoint, its old value goes to
@@ -61,14 +61,14 @@ class Part(Protocol):
         """Continue from the state that :meth:`snapshot` returned.
 
         Raises:
-            CannotGoOn: something is missing; the part is as new.
+            CannotGoOn: something is missing; the part is in its initial state.
         """
         ...
 
 
 @runtime_checkable
 class Checks(Protocol):
-    """A part that may be unable to continue; it is asked before any part has changed."""
+    """A part that may be unable to continue; it is checked before any part is restored."""
 
     def check(self, saved: Arrays) -> None:
         """Raise :class:`CannotGoOn` unless :meth:`Part.restore` can continue from this."""
@@ -90,7 +90,7 @@ class Checkpoints:
         """A note about a killed run that could not be continued."""
 
     def restored(self) -> bool:
-        """Restore all parts from the file; return False if there is none, or it is not whole (:attr:`notes`)."""
+        """Restore all parts from the file; return False if there is no file, or it is incomplete (:attr:`notes`)."""
         if not self._path.exists():
             return False
         try:
@@ -106,7 +106,7 @@ class Checkpoints:
             for name, part in self._parts.items():
                 part.restore(_under(name, saved))
         except CannotGoOn as error:
-            self._path.unlink()  # it belongs to none of the existing files
+            self._path.unlink()  # the checkpoint belongs to none of the existing files
             self.notes = (_begun_again(str(error)),)
             return False
         return True
@@ -131,7 +131,7 @@ def _under(name: str, saved: Arrays) -> Arrays:
 
 
 def as_array(value: Any) -> NDArray[np.uint8]:
-    """Return a value that JSON can hold, including numbers that are not finite, as an array."""
+    """Return an array that encodes a JSON value, including numbers that are not finite."""
     return np.frombuffer(json.dumps(value).encode(), np.uint8)
 
 
@@ -146,7 +146,7 @@ def _save(path: Path, saved: Arrays) -> None:
 
 
 MOST_BYTES = 4 * 2**30
-"""The most that all clients of a run may keep together."""
+"""Maximum bytes of the states of all clients of a run together."""
 
 _HEAD = np.dtype([("clients", "<u8"), ("crc", "<u4")])
 
@@ -156,7 +156,7 @@ class KeepsPending(Protocol):
     """A store of states that may still be partly on a device."""
 
     pending: Callable[[], None]
-    """Writes it to the store; called before the store is read."""
+    """Writes the states on the device to the store; called before the store is read."""
 
 
 class MappedStates:
@@ -169,7 +169,7 @@ class MappedStates:
         folder: the run's folder.
         first: the state of a client that has never trained.
         clients: the number of clients.
-        name: the beginning of the names of its files.
+        name: prefix of the files' names.
     """
 
     def __init__(self, folder: Path, first: State, clients: int, name: str = STATES) -> None:
@@ -194,10 +194,10 @@ class MappedStates:
         return self._row.itemsize
 
     def check_size(self, training: int) -> None:
-        """Raise unless the state of as many clients as will train is small enough.
+        """Raise unless the states of ``training`` clients are small enough.
 
         Raises:
-            InvalidSettings: it is not.
+            InvalidSettings: they are too large.
         """
         if (size := training * self.bytes_each) > MOST_BYTES:
             raise InvalidSettings(
@@ -225,7 +225,7 @@ class MappedStates:
         file, rows = self._file, np.empty(len(clients), self._row)
         for name in self._first:
             rows[name] = state[name]
-        if self._journal is not None:  # before the first checkpoint a killed run begins again
+        if self._journal is not None:  # before the first checkpoint, a killed run starts again
             self._remember(self._journal, np.asarray(clients)[~self._changed[clients]])
         file[clients] = _bytes_of(rows) ^ self._first_row
 
@@ -237,13 +237,13 @@ class MappedStates:
         file = self._file
         assert isinstance(file, np.memmap)
         file.flush()
-        # The checkpoint of this generation exists, or this would not be the next one; so there is none before it.
+        # The checkpoint of the current generation is complete, so earlier journals are no longer needed.
         self._path(self._generation - 1).unlink(missing_ok=True)
         self._begin(self._generation + 1)
         return {"generation": np.array(self._generation), "crc": np.array(zlib.crc32(file.data))}
 
     def restore(self, saved: Arrays) -> None:
-        """Put back the rows that have changed since :meth:`snapshot` returned this.
+        """Restore the rows that have changed since :meth:`snapshot` returned ``saved``.
 
         Raises:
             CannotGoOn: the file or a journal is missing, damaged, or another run's.
@@ -259,7 +259,7 @@ class MappedStates:
         for number in sorted((each for each in known if each >= generation), reverse=True):
             for clients, were in self._remembered(number):
                 rows[clients] = were
-        if zlib.crc32(rows.data) != int(saved.get("crc", -1)):  # to begin again leads to the same bits
+        if zlib.crc32(rows.data) != int(saved.get("crc", -1)):  # starting again gives the same bits
             raise CannotGoOn(f"what its clients keep, {self._file_name} and its journal, is damaged or another run's")
         rows.flush()
         for number in known:
@@ -276,7 +276,7 @@ class MappedStates:
 
     @property
     def _file(self) -> NDArray[np.uint8]:
-        """The rows, shape (clients, bytes), of a new file unless a former one has been restored."""
+        """The rows, shape (clients, bytes), in the restored file or else in a new one."""
         with self._lock:
             if self._rows is None:
                 for old in self._folder.glob(f"{self._name}.*.undo"):
@@ -296,7 +296,7 @@ class MappedStates:
         self._changed = np.zeros(self._clients, np.bool_)
 
     def _remember(self, journal: BinaryIO, clients: ClientNumbers) -> None:
-        """Write the rows of clients that have not changed since the checkpoint to its journal, before they do."""
+        """Write clients' rows to the checkpoint's journal before these rows change for the first time."""
         if not len(clients):
             return
         record = clients.astype("<i8").tobytes() + self._file[clients].tobytes()
@@ -306,7 +306,7 @@ class MappedStates:
         self._changed[clients] = True
 
     def _remembered(self, generation: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint8]]]:
-        """Yield a journal's clients, with their former rows; a torn end has no clients whose row had changed."""
+        """Yield a journal's clients with their former rows. A torn end is ignored: these rows hadn't changed yet."""
         with open(self._path(generation), "rb") as journal:
             while len(head := journal.read(_HEAD.itemsize)) == _HEAD.itemsize:
                 [(count, crc)] = np.frombuffer(head, _HEAD).tolist()

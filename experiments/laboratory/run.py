@@ -1,8 +1,8 @@
-"""A whole experiment: runs the unfinished units, then writes the tables and the summary.
+"""Runs a whole experiment: the unfinished units, then the tables and the summary.
 
-The folder records more than the settings to identify the results: the data, and the user's code, namely models,
-extensions and the user's modules that they import. So results of other code or data are never mixed; what has changed
-can be run again in the folder, and the rest stays.
+To identify results, the folder records the settings, the data, and the user's code: models, extensions and the user's
+modules that they import. So results of different code or data are never mixed. Runs whose inputs have changed can be
+run again in the folder; the others stay.
 """
 
 from __future__ import annotations
@@ -51,20 +51,21 @@ def run_experiment(
     replace: bool = False,
     spark: SessionPool | None = None,
 ) -> Summary:
-    """Run what has not been run yet, and return the summary, which is also written to ``<out>/summary.json``.
+    """Run the unfinished runs of an experiment, and return its summary, which is also in ``<out>/summary.json``.
 
     Args:
         experiment: the experiment.
         out: a new folder, or the folder of a run of the same experiment, which is then continued.
-        jobs: the number of parallel runs; None for one, or as many as there are cores where runs take seconds. The
+        jobs: the number of parallel runs; None for one, or for as many as there are cores if runs take seconds. The
             results do not depend on it.
         watch: called with the progress, run by run.
-        replace: run again, in this folder, everything with other settings, code or data than before; the rest stays.
-        spark: its executors do the runs, and all have to see the folder; None for processes of this machine. The
-            results do not depend on it.
+        replace: whether runs with other settings, code or data than before are run again in this folder; the rest
+            stays.
+        spark: sessions whose executors do the runs; all executors have to see the folder. None for processes of this
+            machine. The results do not depend on it.
 
     Raises:
-        InvalidSettings: the folder holds something else, or results of other settings, code or data.
+        InvalidSettings: the folder isn't an experiment's, or has results of other settings, code or data.
         FedpingError: the settings do not fit the data or the model, or a package is missing.
     """
     if spark is not None:
@@ -109,10 +110,10 @@ def run_experiment(
 
 
 def _forget_binned_auc(units: Sequence[Unit], out: Path, replace: bool) -> None:
-    """Remove finished runs with an AUC of bins if they may be replaced, or others would be compared with them.
+    """Remove finished runs with an AUC from bins if ``replace`` is set or other runs would be compared with them.
 
-    They are then run again, to the same bits but for the AUC. If all runs are finished, there are no others to compare,
-    and their notes describe them.
+    They are then run again, with the same bits except for the AUC. If all runs are finished, nothing new is compared
+    with them, and their notes describe the AUC.
     """
     finished = {unit: outcome for unit in units if (outcome := unit.folder(out).finished()) is not None}
     if replace or len(finished) < len(units):
@@ -122,9 +123,9 @@ def _forget_binned_auc(units: Sequence[Unit], out: Path, replace: bool) -> None:
 
 
 def _check_models(units: Iterable[Unit]) -> None:
-    """Raise before the first run if a variant's network, or what the variant leaves to its clients, cannot work.
+    """Raise before the first run if a variant's network, or its split into shared and local weights, cannot work.
 
-    The latter names weights and blocks, which only the model knows, and the variant may start only after hours.
+    The split names weights and blocks, which only the model knows, and the variant may start hours later.
     """
     left_to_models = {
         unit.name: unit
@@ -142,14 +143,14 @@ def _has_network(setup: Setup) -> bool:
 
 
 def _with_engines(experiment: Experiment, begun: Experiment | None) -> Experiment:
-    """Return the experiment with an engine for each variant that leaves it open, the same as when it was begun."""
+    """Return the experiment with a specific engine for each variant with ``auto``, the same as when the run began."""
     before = begun.variants if begun else {}
     variants = {name: resolved(setup, before.get(name)) for name, setup in experiment.variants.items()}
     return msgspec.structs.replace(experiment, variants=variants)
 
 
 def _check_engines(units: Iterable[Unit]) -> None:
-    """Raise before the first run if a variant asks for an engine that cannot compute its rounds; say what it cannot."""
+    """Raise before the first run if a variant's engine cannot compute its rounds; the message names the reason."""
     for unit in {unit.name: unit for unit in units if unit.baseline is None}.values():
         with sentences_with(unit.where, kind=InvalidSettings):
             check_inside(unit.setup)
@@ -187,7 +188,7 @@ def _summary(experiment: Experiment, units: Sequence[Unit], outcomes: Mapping[Un
 
 
 _OF_ALL = ("metrics.parquet", "summary.json", "report.html")
-"""The files of a folder that are made from all runs."""
+"""The files of an experiment's folder that are computed from all runs."""
 
 
 class OwnModules(dict[str, dict[str, str]]):
@@ -201,13 +202,13 @@ class OwnModules(dict[str, dict[str, str]]):
 def code_identity(
     experiment: Experiment, noted: Mapping[str, str] = MappingProxyType({}), modules: OwnModules | None = None
 ) -> dict[str, str]:
-    """Return the inputs of an experiment's results other than its settings: by name, a digest or the version.
+    """Return digests of the inputs of an experiment's results other than its settings, and fedping's version, by name.
 
     Args:
         experiment: the experiment.
-        noted: what a folder has noted; if it has the digest that earlier versions of fedping made of the same code,
-            that one is returned.
-        modules: what is known of the user's own modules; more is added.
+        noted: the digests that a folder has recorded. If it has the digest that an earlier version of fedping computed
+            of the same code, that digest is returned.
+        modules: known digests of the user's own modules; further ones are added.
 
     Raises:
         InvalidSettings: a model's code cannot be imported.
@@ -224,13 +225,13 @@ def code_identity(
 
 
 def forget_changed(experiment: Experiment, out: Path, now: Mapping[str, str], modules: OwnModules) -> None:
-    """Remove from a folder the runs whose settings, code or data have changed, and what was made from all runs.
+    """Remove a folder's runs whose settings, code or data have changed, and the files computed from all runs.
 
     Args:
         experiment: the current experiment.
         out: the folder.
-        now: the result of :func:`made_of`.
-        modules: what it was given, and has added to.
+        now: the result of :func:`code_identity`.
+        modules: the ``modules`` given to that function.
     """
     before = begun_in(out)
     noted = noted_of(out)
@@ -245,14 +246,14 @@ def forget_changed(experiment: Experiment, out: Path, now: Mapping[str, str], mo
     for path in [*out.glob("runs/*/*"), *out.glob("baselines/*/*")]:
         if path not in unchanged:
             shutil.rmtree(path)
-            with suppress(OSError):  # it has other runs of the variant
+            with suppress(OSError):  # the folder has other runs of the variant
                 path.parent.rmdir()
     for name in _OF_ALL:
         (out / name).unlink(missing_ok=True)
 
 
 def begun_in(out: Path) -> Experiment | None:
-    """Return the experiment of a folder; None if there is none, or it can no longer be read."""
+    """Return the experiment recorded in a folder; None if there is none, or it can't be read."""
     try:
         return msgspec.json.decode(without_format((out / NOTE).read_bytes(), f"the file {out / NOTE}"), type=Experiment)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
@@ -260,7 +261,7 @@ def begun_in(out: Path) -> Experiment | None:
 
 
 def _identity(unit: Unit) -> tuple[str | None, Setup | str]:
-    """Return the settings that a run's results depend on: for a baseline only the problem's."""
+    """Return the settings on which a run's results depend; for a baseline, only those of the problem."""
     return unit.baseline, unit.setup if unit.baseline is None else problem_digest(unit.setup)
 
 
@@ -270,7 +271,7 @@ def _parts_of(setup: Setup) -> set[str]:
 
 
 def _modules_of(setup: Setup, modules: OwnModules) -> dict[str, str]:
-    """Return digests of the user's own modules: with models and extensions, and all that these import."""
+    """Return digests of the user's modules with models and extensions, and of the user's modules that these import."""
     homes = {text.partition(":")[0] for text in named_in_modules(setup.model).values() if ":" in text}
     homes |= {extension.make.__module__ for extension in _extensions_of(setup)}
     return {f"module {name}": digest for home in sorted(homes) for name, digest in modules[home].items()}
@@ -315,22 +316,22 @@ def _digest(part: str, setup: Setup, *, as_written: bool = False) -> str:
 
 
 def digest_of_data(path: str, setup: Setup) -> str:
-    """Return the digest of a file or folder that a setup names, as a results folder notes it."""
+    """Return the digest of a file or folder that a setting names, as recorded in a results folder."""
     if path == setup.data.folder:
         return _of_contents(files_of_original(setup.data.name or "", Path(path)))
     return _of_files(Path(path))
 
 
 def _of_files(path: Path) -> str:
-    """Return a digest of a file's contents, or of all files of a folder; the digest of empty input if there is none."""
+    """Return a digest of a file's contents, or of all files in a folder; without any, the digest of empty input."""
     return _of_contents(sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path])
 
 
 def _of_contents(files: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for file in files:
-        if not file.is_file():  # a pipe or a device may have no end; its reader reports what is missing
+        if not file.is_file():  # a pipe or a device may have no end; the reader of the data reports the problem
             continue
-        with suppress(OSError), file.open("rb") as source:  # its reader reports the error
+        with suppress(OSError), file.open("rb") as source:  # the reader of the data reports the error
             digest.update(hashlib.file_digest(source, "sha256").digest())
     return digest.hexdigest()

@@ -1,7 +1,8 @@
 """The summary of an experiment: each variant's mean over seeds with a band, differences in pairs, and the best variant.
 
-The best mean does not make the best variant: among variants that differ only by chance, one always has it. A variant is
-*shown* to be the best if its difference from every other, seed by seed, is significant (:func:`significant_pairs`).
+The best mean alone doesn't show that a variant is the best, because even among equal variants one has the best mean by
+chance. A variant is *shown* to be the best if its difference from every other, seed by seed, is significant
+(:func:`significant_pairs`).
 """
 
 from __future__ import annotations
@@ -56,14 +57,14 @@ def t_quantile(degrees: int) -> float:
 def paired_by_seed(
     ours: Iterable[Outcome], theirs: Iterable[Outcome], split: str, metric: str
 ) -> list[tuple[float, float]]:
-    """Return pairs of a metric of both, one per seed: the means over the folds where both have it."""
+    """Return a metric's pairs (ours, theirs), one per seed: the means over the folds in which both have it."""
     return paired(ours, theirs, lambda one: one.final.get(split, {}).get(metric))
 
 
 def paired(
     ours: Iterable[Outcome], theirs: Iterable[Outcome], value: Callable[[Outcome], float | None]
 ) -> list[tuple[float, float]]:
-    """Return pairs of a value of both, one per seed: the means over the folds where both have it."""
+    """Return a value's pairs (ours, theirs), one per seed: the means over the folds in which both have it."""
     others = {(other.seed, other.fold): other for other in theirs}
     by_seed: dict[int, list[tuple[float, float]]] = {}
     for one in ours:
@@ -95,7 +96,7 @@ def p_value(apart: Band) -> float | None:
 
 
 def significant_pairs(apart: Band) -> bool:
-    """Whether the interval of a difference excludes 0; never for a single pair, which has no interval."""
+    """Return whether the interval of a difference excludes 0; False for a single pair, which has no interval."""
     return apart.half is not None and apart.mean is not None and abs(apart.mean) > apart.half
 
 
@@ -104,14 +105,14 @@ def _mean(values: list[float]) -> float:
 
 
 MOST_NAMED = 3
-"""The most variants that a note names; of more, it gives the number."""
+"""Maximum number of variants that a note names; for more variants, it gives their number."""
 
 
 class VariantSummary(Struct, frozen=True, kw_only=True):
     """One variant or baseline over its repetitions: by split and metric, the mean and its band.
 
-    ``to_target`` is the number of rounds to the target, over the runs that reached it. A [clock] adds simulated hours:
-    of the runs, and up to the target.
+    ``to_target`` is the number of rounds to the target, over the runs that reached it. With a [clock], simulated hours
+    are added: of the runs, and until the target.
     """
 
     runs: int
@@ -132,7 +133,7 @@ class VariantSummary(Struct, frozen=True, kw_only=True):
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """A whole experiment.
+    """The summary of a whole experiment.
 
     ``metric`` on the split ``chosen_on`` decides which variant is ``best``. That split is the validation examples if
     there are any, so that the metrics of ``split`` measure a choice made without them. A variant without any published
@@ -143,8 +144,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     ``target`` is the value of ``metric`` that ends the count of rounds, if any. ``untrained`` are the variants whose
     rounds published no version.
 
-    ``level`` is, by split and metric, the best variant and the ones that can't be distinguished from it: the 95 % t
-    interval of the difference over the seeds of both contains 0, for each separately, uncorrected for the number of
+    ``level`` has, by split and metric, the best variant and the variants that can't be distinguished from it: the 95 %
+    t interval of their difference from the best over the common seeds contains 0, uncorrected for the number of
     variants. One seed cannot distinguish variants.
     """
 
@@ -165,7 +166,7 @@ class Summary(Struct, frozen=True, kw_only=True):
 
     @property
     def all_diverged(self) -> bool:
-        """Whether there are variants, and none has a metric, because all of their runs diverged."""
+        """Whether no variant has a metric because all runs diverged; False without variants."""
         return bool(self.variants) and not any(row.metrics for row in self.variants.values())
 
     @property
@@ -175,10 +176,10 @@ class Summary(Struct, frozen=True, kw_only=True):
 
 
 def read_summary(out: Path) -> Summary | None:
-    """Return the summary of a finished experiment, with the notes that its runs have by now; None if there is none.
+    """Return the summary of a finished experiment, with its runs' current notes; None if there is none.
 
     Raises:
-        DamagedRun: a file holds something else.
+        DamagedRun: a file has other contents.
     """
     summary = read_whole(out / "summary.json", Summary)
     if summary is None or any(BINNED in note for note in summary.notes):
@@ -224,7 +225,7 @@ class Criteria:
     Attributes:
         seeds: the seeds of the runs.
         shown: the metrics for a table; the first determines the best variant.
-        split: the split that variants are compared on.
+        split: the split on which variants are compared.
         target: the value of the deciding metric that ends the count of rounds; None without one.
     """
 
@@ -272,7 +273,7 @@ def _made_versions(outcomes: Sequence[Outcome]) -> bool:
 
 
 def _split_to_choose_on(rows: Mapping[str, VariantSummary], split: str, metric: str) -> str:
-    """Return the validation examples if every measured variant has the metric there, else the split itself."""
+    """Return the split of validation examples if every measured variant has the metric there, else ``split``."""
     measured = [row.metrics for row in rows.values() if row.metrics]
     validation = "personal_validation" if split == "personal" else "validation"
     known = [metrics.get(validation, {}).get(metric) for metrics in measured]
@@ -294,7 +295,7 @@ _EXAMPLES = {"personal": "the examples of the evaluation of clients' own models"
 def _notes(variants: Mapping[str, Sequence[Outcome]]) -> Iterator[str]:
     """Yield each note once, with the variants and, unless it is the same in all, the seeds that it concerns.
 
-    Of notes that differ by seed in their figures, or in what they list after a colon, the first stands for all.
+    If notes of different seeds differ only in figures or in the list after a colon, only the first is given.
     """
     whose: dict[tuple[str, str], list[str]] = {}
     for name, outcomes in variants.items():
@@ -308,7 +309,7 @@ _FIGURE = re.compile(r"\d[\d,.]*(?:e[+-]?\d+)?")
 
 
 def _notes_of(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, str]]:
-    """Yield the seeds of a variant that have a note, as " (seed 1)", and the note; "" for a note of all runs."""
+    """Yield (seeds, note) for each note of a variant; the seeds are a text such as " (seed 1)", empty for all runs."""
     alike: dict[tuple[str, int], list[tuple[int, str]]] = {}
     for one in outcomes:
         nth: Counter[str] = Counter()  # two notes of one run stay two
@@ -334,7 +335,7 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 _SEEDS_NAMED = 8
-"""The most seeds that a note names; of more, it gives the number."""
+"""Maximum number of seeds that a note names; for more seeds, it gives their number."""
 
 
 def _together(names: Sequence[str], of: int) -> str:
@@ -365,7 +366,7 @@ def _is_level(best: Sequence[Outcome], other: Sequence[Outcome], split: str, met
 
 
 def best_of(rows: Mapping[str, VariantSummary], split: str, metric: str) -> str | None:
-    """Return the variant with the best mean of a metric, the first of ties; None if none has any."""
+    """Return the variant with the best mean of a metric, the first if tied; None if no variant has the metric."""
     means, value = None, math.nan
     for variant, row in rows.items():
         mean = row.metrics.get(split, {}).get(metric, Band(None, None, 0)).mean
@@ -399,7 +400,7 @@ def _by_seed(outcomes: Iterable[Outcome], value: Callable[[Outcome], float]) -> 
 
 
 SHOWN, LEADS, LEVEL = "★", "☆", "≈"
-"""Shown to be the best; has the best mean without being shown to be the best; not distinguishable from that one."""
+"""Marks: shown to be the best; best mean, but not shown to be the best; not distinguishable from the latter."""
 
 MEANINGS = (
     f"{SHOWN} is shown to be the best, {LEADS} has the best mean without being shown to be the best, and {LEVEL} "
@@ -410,26 +411,26 @@ LEGEND = (
     f"{SHOWN} shown to be the best, {LEADS} best mean but not shown to be the best, {LEVEL} can't be distinguished "
     f"from {LEADS}"
 )
-"""The same in a few words."""
+""":data:`MEANINGS` in a few words."""
 
 NO_QUALITY = frozenset({"gain", "attack", "privacy", "graph"})
-"""The splits that say nothing of how good a model is, so that none is the best by them: a poor shared model leaves more
-to gain."""
+"""The splits that don't measure a model's quality, so no variant is the best by them. For example, a poor shared
+model leaves more to gain."""
 
 _WRITTEN = {"auc": "AUC", "f1": "F1", "mse": "MSE", "rmse": "RMSE", "mae": "MAE", "r2": "R²"}
 
 NAMED_AT_MOST = 3
-"""Up to this many variants are named; of more, their number is given."""
+"""Maximum number of variants that are named; for more variants, their number is given."""
 
 
 def shown_as(metric: str) -> str:
-    """Return a metric's name as people write it, as in "AUC" or "F1 of 3"."""
+    """Return a metric's name for display, such as "AUC" or "F1 of 3"."""
     head, *rest = metric.split("_")
     return " ".join([_WRITTEN.get(head, head), *rest])
 
 
 def of_split(split: str) -> str:
-    """Return the metrics of a split, as part of a sentence."""
+    """Return a phrase for the examples of a split, as part of a sentence."""
     if split == "personal":
         return "with the clients' own models"
     if split == "personal_validation":
@@ -438,7 +439,7 @@ def of_split(split: str) -> str:
 
 
 def told(band: Band | None) -> str:
-    """Return a mean with its interval as a text."""
+    """Return a text of a mean with its interval."""
     if band is None or band.mean is None:
         return "–"
     return with_minus(f"{band.mean:.4f}") + ("" if band.half is None else f" ± {band.half:.4f}")
@@ -451,14 +452,14 @@ class Standing:
     Attributes:
         split: the examples.
         metric: the metric.
-        best: the variant with the best mean; None if none has any.
+        best: the variant with the best mean; None if no variant has a mean.
         mean: that mean, with its band.
         level: the remaining variants that can't be distinguished from it.
-        worse: the variants that can be.
+        worse: the variants that can be distinguished from the best.
         undefined: the variants without a value, as after training that diverged.
         repeated: whether there was more than one seed; one seed cannot distinguish variants.
         untrained: the variants whose rounds published no version; they are not compared.
-        tested: if the best was chosen on other examples than the test examples, the latter and its mean on them.
+        tested: the split of the test examples and the best variant's mean there, if it was chosen on other examples.
     """
 
     split: str
@@ -474,11 +475,11 @@ class Standing:
 
     @property
     def shown(self) -> bool:
-        """Whether the best is shown to be the best: there are others, and it can be distinguished from each."""
+        """Whether the best variant is shown to be the best: others exist, and it can be distinguished from each."""
         return self.best is not None and bool(self.worse) and not self.level
 
     def mark(self, variant: str) -> str:
-        """Return the mark of a variant; empty for one that is worse, and if there is nothing to compare or to mark."""
+        """Return a variant's mark; empty if the variant is worse, or if variants can't be compared."""
         if self.split in NO_QUALITY:
             return ""
         if variant == self.best and (self.worse or self.level):
@@ -487,7 +488,7 @@ class Standing:
 
     @property
     def sentence(self) -> str:
-        """Return which variant is the best, or that none is shown to be."""
+        """Return a sentence that names the best variant, or reports that none is shown to be the best."""
         text = self._judged()
         if self.best is not None and self.tested is not None:
             split, mean = self.tested

@@ -1,4 +1,4 @@
-"""Metrics from absolute counts that clients could send; the AUC alone from the scores themselves.
+"""Metrics computed from counts that clients could send; only the AUC needs the scores themselves.
 
 Every client yields a row of numbers that may be added up (a :class:`Tally`): the cells of its confusion matrix, its
 squared errors. The metrics are a function of such a row, so the same function computes the metrics of the whole fleet
@@ -29,17 +29,17 @@ RECOVERED = {
     "recovered_ndcg": "ndcg",
     "recovered_clicks": "clicks",
 }
-"""The metrics of a rehearsal: the attribute of :class:`fedping.client_sim.rehearsal.recovered.Recovered` for each."""
+"""Maps the metrics of a rehearsal to attributes of :class:`fedping.client_sim.rehearsal.recovered.Recovered`."""
 
 HIGHER_IS_BETTER = frozenset({"accuracy", "precision", "recall", "f1", "auc", "r2", "top_choice", *RECOVERED})
-"""In a metric of one class, such as ``recall_of_3``, the part before ``_of_`` counts."""
+"""Metrics that are better if higher; a metric of one class, such as ``recall_of_3``, is looked up by its first part."""
 
 LOWER_IS_BETTER = frozenset({"loss", "mse", "rmse", "mae", "mean_rank", "empty_clusters", "largest_cluster"})
-"""The others; a metric in neither set is an extension's, which declares it itself."""
+"""Metrics that are better if lower; an extension's metric is in neither set and declares its direction."""
 
 
 class Tally(Protocol):
-    """Counts for one kind of prediction."""
+    """Counts and metrics for one kind of prediction."""
 
     @property
     def headline(self) -> tuple[str, ...]:
@@ -52,13 +52,14 @@ class Tally(Protocol):
         Args:
             predictions: as the model's ``predict`` returns them, shape (k, n) or (k, n, c).
             y: the targets, shape (k, n).
-            there: which examples exist rather than padding, shape (k, n). Each counts once, with any weight.
+            there: whether each example exists or is padding, shape (k, n). Each example counts once, whatever its
+                weight.
         """
         ...
 
     @property
     def by_rank(self) -> bool:
-        """Whether there is a metric of the order of scores, the AUC."""
+        """Whether the metrics include the AUC, which depends on the order of scores."""
         ...
 
     def metrics(self, counts: FloatArray, areas: FloatArray | None = None) -> Metrics:
@@ -106,10 +107,10 @@ def ratio(part: FloatArray, whole: FloatArray, undefined: float = np.nan) -> Flo
 
 
 _ROUNDING = 1e-6
-"""How far outside 0 to 1 a probability may be, as a sum in single precision."""
+"""Allowed excess of a probability beyond 0 or 1, from sums in single precision."""
 
 _MOST_LISTED = 20
-"""Up to this many classes, metrics are given for each class."""
+"""Maximum number of classes for which metrics of each class are given."""
 
 
 @dataclass(frozen=True)
@@ -188,8 +189,8 @@ def areas_under_curve(
     Pairs are counted as integers, so that only the last division rounds. NaN if either class has no examples.
 
     Args:
-        scores: any numbers that are larger the more class 1 is expected, shape (n,).
-        positive: which examples are of class 1, shape (n,).
+        scores: any numbers that increase with the expectation of class 1, shape (n,).
+        positive: whether each example is of class 1, shape (n,).
         client: the client of each example, shape (n,); None if all belong to one.
         clients: the number of clients.
     """
@@ -213,7 +214,7 @@ def areas_under_curve(
 
 
 def scores_in(predictions: FloatArray) -> FloatArray:
-    """Return the scores of class 1 in probabilities of two classes: those of shape (k, n), or log-odds of (k, n, 2)."""
+    """Return the scores of class 1 for an AUC: predictions of shape (k, n), or the log-odds of shape (k, n, 2)."""
     if predictions.ndim == 2:
         return predictions
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -263,9 +264,10 @@ class Clustering:
 class Ranking:
     """Tally for scores of the candidates of a search, shape (k, n, c); -inf or NaN where there is no candidate.
 
-    The target is the position of the chosen candidate. If it is -1 nothing was chosen, and the search does not count.
-    Its rank is the number of candidates that score higher, plus half of those that score the same, so that a model that
-    scores all alike is no better than chance. A choice is on top only if all other candidates score lower.
+    The target is the position of the chosen candidate. If it is -1, nothing was chosen, and the search does not count.
+    The rank of the choice is the number of candidates that score higher, plus half of those that score the same, so a
+    model with equal scores for all is no better than chance. A choice is on top only if all other candidates score
+    lower.
     """
 
     @property
@@ -356,14 +358,14 @@ class Regression:
 
 
 class OwnMetric(Own, frozen=True, tag_field="metric", tag=OWN):
-    """A metric from your own package (:mod:`fedping.protocol.extensions`)."""
+    """A metric defined in a user's own package (:mod:`fedping.protocol.extensions`)."""
 
     kind = "metric"
 
 
 @dataclass(frozen=True)
 class WithOwn:
-    """A tally with further metrics, whose counts follow its own.
+    """A tally with further metrics from extensions; their counts follow the tally's own.
 
     A metric is either a function from (predictions, y) to a number for each example, averaged over the examples, with
     predictions of shape (n,) or (n, c) and y of shape (n,). Or it is a class with ``width``, ``counts(predictions, y,
@@ -401,7 +403,7 @@ class WithOwn:
 
 
 def _made(own: OwnMetric) -> tuple[Extension, Any]:
-    """Return the extension, and the instance if it is a class."""
+    """Return a metric's extension, and its instance if the extension is a class."""
     extension = extension_of(own)
     return extension, extension.made(own.settings) if isinstance(extension.make, type) else None
 

@@ -42,7 +42,7 @@ from fedping.protocol.extensions import ExtensionFailed
 
 @dataclass
 class Watchman:
-    """Follows the validation metric of one run; without settings the last version is the best and nothing stops."""
+    """Early stopping by the validation metric; without settings, never, and the last version is the best."""
 
     settings: EarlyStopping | None
     best_round: int = 0
@@ -70,7 +70,7 @@ class Watchman:
 
 
 Sent: TypeAlias = Callable[[int, Sequence[FloatArray]], Iterable[Updates]]
-"""A function of a round's number, from 0, and the versions that clients may hold, newest first, to their updates."""
+"""Maps a round's number, from 0, and the versions that clients may hold, newest first, to the clients' updates."""
 
 
 @dataclass
@@ -241,7 +241,7 @@ def deciding_metric(setup: Setup, problem: Problem) -> str:
 def _evaluated(
     setup: Setup, problem: Problem, run: Trained, figures: Measured, on_best: Callable[[FloatArray, int], None]
 ) -> Measured:
-    """Return the metrics of the newest version, with the other figures; keep the version if it is the best so far."""
+    """Return the newest version's metrics together with ``figures``; store the version if it is the best so far."""
     problem = problem.after(run.rounds)
     after_it = f"after round {run.rounds}: "
     with sentences_with(after_it, kind=ExtensionFailed), sentences_with(after_it, kind=TroubleOfNamed):

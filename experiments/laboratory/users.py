@@ -1,4 +1,4 @@
-"""Synthetic users as clients: every round brings each new searches, which they learn from once (thesis 3.4, 7.3)."""
+"""Synthetic users as clients: in every round, each makes new searches and learns from them once (thesis 3.4, 7.3)."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from fedping.protocol.draws import child_keys, uniforms
 from fedping.protocol.errors import InvalidSettings
 
 TRAINING, VALIDATION, TEST = 0, 1 << 40, 1 << 41
-"""The first iteration of users' activity for each purpose, far enough apart that no search serves two."""
+"""Number of the first iteration for each purpose, far enough apart that no search serves two purposes."""
 
 
 class FleetData(ClientData[Any], Protocol):
-    """The data of all clients of a problem, separately for each."""
+    """The data of all clients of a problem, client by client."""
 
     def pooled(self, clients: Clients | None = None) -> ClientData[Any]:
         """Return all examples, or some clients' examples, as a single client's, as for a centralised learner."""
@@ -37,23 +37,23 @@ class FleetData(ClientData[Any], Protocol):
 
 @runtime_checkable
 class NewEachRound(Protocol):
-    """Examples of clients who have new ones in every round, and learn from each once."""
+    """Examples of clients that get new ones in every round and learn from each once."""
 
     def of_iteration(self, iteration: int, weights: FloatArray) -> ClientData[Any]:
         """Return the same clients' examples in an iteration.
 
         Args:
             iteration: its number, from 0.
-            weights: those that the clients hold, shape (m,), or each client's own, shape (clients, m).
+            weights: the weights that all clients hold, shape (m,), or each client's own, shape (clients, m).
         """
         ...
 
     def drifted(self, iteration: int) -> bool:
-        """Return whether clients behave differently in an iteration from how they did in the first one."""
+        """Return whether clients' behaviour in an iteration differs from the first one."""
         ...
 
     def to_judge(self, clients: int, iteration: int, time: int) -> FleetData:
-        """Return examples of the first clients to evaluate version after version by.
+        """Return examples of the first clients, for the evaluation of many versions.
 
         Args:
             clients: the number of these clients.
@@ -63,13 +63,13 @@ class NewEachRound(Protocol):
         ...
 
     def learned(self, clients: int, rounds: int, weights: FloatArray) -> ClientData[Any]:
-        """Return the examples of the last of a number of rounds, of the first clients; no examples before the first."""
+        """Return the first clients' examples of the last round; no examples before the first round."""
         ...
 
 
 @dataclass(frozen=True)
 class Habits:
-    """The behaviour of some users: the distributions, the population that draws, and the weights of their wishes."""
+    """The behaviour of some users: distributions, the population drawn from them, and the weights of their wishes."""
 
     settings: PopulationSettings
     population: SyntheticPopulation
@@ -77,11 +77,11 @@ class Habits:
 
     @classmethod
     def of(cls, ranker: RankingModel, settings: PopulationSettings, seed: int) -> Habits:
-        """Return the habits of the users of a seed."""
+        """Return the habits of the users drawn with a seed."""
         return cls(settings, SyntheticPopulation(ranker, settings, seed), Wishes.under(ranker, settings, seed))
 
     def at(self, iteration: int) -> Habits:
-        """Return the habits that these have drifted to at an iteration."""
+        """Return these habits after their drift up to an iteration."""
         if self.settings.drift is None:
             return self
         return self.of(self.wishes.model, self.settings.at(iteration), self.wishes.seed)
@@ -89,13 +89,13 @@ class Habits:
 
 @dataclass(frozen=True)
 class UserSearches:
-    """All users' searches in one iteration, made on request: a :class:`client_sim.learning.ClientData`.
+    """All users' searches in one iteration, generated on request; a :class:`client_sim.learning.ClientData`.
 
     Attributes:
         habits: the habits of each group.
         natural_keys: the group of each user, shape (users,).
-        seed: with the iteration, determines what they do.
-        iteration: the iteration that they are drawn for.
+        seed: the seed that, with the iteration, determines the searches.
+        iteration: the iteration that the searches are drawn for.
         time: the iteration that their habits have drifted to.
     """
 
@@ -110,7 +110,7 @@ class UserSearches:
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
-        """How many searches each user makes, shape (users,)."""
+        """Number of each user's searches, shape (users,)."""
         sizes = np.zeros(len(self), np.int64)
         for group, habits in enumerate(self.habits):
             clients = np.flatnonzero(self.natural_keys == group)
@@ -119,11 +119,11 @@ class UserSearches:
         return sizes
 
     def drifted(self, iteration: int) -> bool:
-        """Return whether habits are others in an iteration than in the first one."""
+        """Return whether habits in an iteration differ from those in the first one."""
         return any(habits.settings.at(iteration) != habits.settings.at(0) for habits in self.habits)
 
     def of_iteration(self, iteration: int, weights: FloatArray | None = None) -> UserSearches:
-        """Return the same users' searches in another iteration, which don't depend on the model."""
+        """Return the same users' searches in another iteration; they don't depend on the weights."""
         return replace(self, iteration=iteration, time=iteration)
 
     def to_judge(self, clients: int, iteration: int, time: int) -> SearchData:
@@ -151,10 +151,10 @@ class UserSearches:
         return self._of(np.arange(len(self)) if clients is None else clients).pooled()
 
     def to_judge_by(self) -> SearchData:
-        """Return all searches, to be kept for evaluating version after version.
+        """Return all searches for the evaluation of many versions.
 
-        If users choose without noise, a candidate wanted exactly as much as the chosen one is left out, because ranking
-        it on top would be just as right.
+        If users choose without noise, candidates that are wanted exactly as much as the chosen one are left out,
+        because ranking them on top would be just as right.
         """
         searches = self._of(np.arange(len(self)))
         candidates, chosen = searches.searches.candidates, searches.searches.chosen
@@ -176,17 +176,17 @@ class UserSearches:
         return _joined(parts, len(clients))
 
     def _in_group(self, group: int, habits: Habits, clients: NDArray[np.int64]) -> Sample:
-        """Return the searches of those clients that are in a group, with owners as positions in ``clients``."""
+        """Return the searches of the clients in a group, with their owners as positions in ``clients``."""
         at = np.flatnonzero(self.natural_keys[clients] == group)
         sample = habits.population.sample(clients[at], self.iteration)
         return replace(sample, client=at[sample.client])
 
 
 def made_users(model: RankingModel, groups: Sequence[UserGroup], seed: int, users: int) -> UserSearches:
-    """Return the searches of a number of users in iteration 0; they want pages by the true weights of a ranking model.
+    """Return users' searches in iteration 0; a ranking model's true weights define the pages that they want.
 
     Args:
-        model: its true weights, the population's, define the users' wishes.
+        model: the ranking model; its true weights, those of the population, define the users' wishes.
         groups: each with its share of the users, who are assigned at random.
         seed: the seed of all draws.
         users: the number of users.
@@ -202,7 +202,7 @@ def ranker_of(model: Mapping[str, Any]) -> RankingModel:
     """Return the ranking model of a table [model].
 
     Raises:
-        InvalidSettings: it does not rank pages.
+        InvalidSettings: the model does not rank pages.
     """
     name = model["name"]
     if not is_ranking_model(name):
@@ -214,7 +214,7 @@ def ranker_of(model: Mapping[str, Any]) -> RankingModel:
 
 
 def _joined(parts: Sequence[Sample], users: int) -> SearchData:
-    """Return the searches of several groups as all their users' searches, in the order of the users."""
+    """Return the searches of several groups joined together, in the order of the users."""
     parts = [part for part in parts if len(part.searches)] or list(parts[:1])
     if len(parts) == 1:
         return SearchData(parts[0].pages, parts[0].searches, parts[0].client, users)
@@ -229,21 +229,21 @@ def _joined(parts: Sequence[Sample], users: int) -> SearchData:
 
 
 def _moved(candidates: IntArray, by: int, width: int) -> IntArray:
-    """Return candidates shifted to pages further down in a longer table, padded to a width."""
+    """Return candidates with page numbers shifted by ``by``, for a longer table of pages, padded to a width."""
     wider = np.full((len(candidates), width), NO_CANDIDATE, np.int64)
     wider[:, : candidates.shape[1]] = np.where(candidates == NO_CANDIDATE, NO_CANDIDATE, candidates + by)
     return wider
 
 
 def _equals(chosen: IntArray, wanted: FloatArray) -> NDArray[np.bool_]:
-    """Return which candidates other than the chosen one are wanted exactly as much, shape (S, C)."""
+    """Return whether each candidate, other than the chosen one, is wanted exactly as much, shape (S, C)."""
     best = np.take_along_axis(wanted, np.maximum(chosen, 0)[:, None], axis=1)
     equal: NDArray[np.bool_] = (wanted == best) & (np.arange(wanted.shape[1]) != chosen[:, None])
     return equal & (chosen >= 0)[:, None]
 
 
 def _closed_up(candidates: IntArray, chosen: IntArray) -> Searches:
-    """Return searches with the gaps among their candidates closed; the order is kept."""
+    """Return searches without gaps between their candidates, in the same order."""
     order = np.argsort(candidates == NO_CANDIDATE, axis=1, kind="stable")
     at = np.argmax(order == chosen[:, None], axis=1)
     return Searches(np.take_along_axis(candidates, order, axis=1), np.where(chosen >= 0, at, chosen))

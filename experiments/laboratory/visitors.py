@@ -1,4 +1,4 @@
-"""The users of a rehearsal as clients: every round brings each new lists of a product's items, in a model's order."""
+"""A rehearsal's users as clients: in every round, each sees new lists of a product's items in a model's order."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from fedping.protocol.spec import ModelSpec
 class Visitors:
     """The lists of a rehearsal's users: a :class:`fedping.experiments.laboratory.users.NewEachRound`.
 
-    As the fleet's data, they are the first round's.
+    The data of the fleet are the lists of the first round.
 
     Attributes:
-        source: the users and what they see; a fleet with this seed has the same.
+        source: the users and the lists that they see, the same as in a fleet with this seed.
         count: the number of users.
         start: the model's start weights, shape (m,).
         applies: whether lists are in the order of the weights that a client holds; otherwise of the start weights.
@@ -74,9 +74,9 @@ class Visitors:
         return iteration > 0 and bool(self.source.users.drift.any())
 
     def to_judge(self, clients: int, iteration: int, time: int) -> ListData:
-        """Return lists of the first users, who see all items of each list and choose their favourite.
+        """Return evaluation lists, where the first users see all items of each list and choose their favourite.
 
-        So no place, pinned item or early leave hides what they want; the noise of a choice remains.
+        So the choices are free of effects of places, pinned items and early leaving; only their noise remains.
         """
         users = self.source.users
         rehearsal = msgspec.structs.replace(users.rehearsal, look="all", leave=0.0)
@@ -87,9 +87,9 @@ class Visitors:
         return replace(found, pinned=np.zeros_like(found.pinned))
 
     def learned(self, clients: int, rounds: int, weights: FloatArray) -> VisitData:
-        """Return the lists of the last of a number of rounds, of the first users; no lists before the first.
+        """Return the first users' lists of the last round; no lists before the first round.
 
-        They are in the order of ``weights``, the round's resulting version: the previous one isn't kept.
+        The lists are in the order of ``weights``, the round's result, because the previous version isn't kept.
         """
         data = self.source.of(np.arange(clients), max(rounds - 1, 0), weights if self.applies else self.start)
         return data if rounds else replace(data, sizes=np.zeros_like(data.sizes))
@@ -97,7 +97,7 @@ class Visitors:
 
 @dataclass(frozen=True)
 class Wishes:
-    """A version's recovery of the users' wishes, by lists of the validation and of the test.
+    """Measures how well a version recovers the users' wishes, on validation and test lists.
 
     Attributes:
         judges: the judge of each split.
@@ -108,13 +108,13 @@ class Wishes:
     time: int = 0
 
     def measured(self, split: str, weights: FloatArray) -> dict[str, float]:
-        """Return the metrics of weights of shape (m,), by name."""
+        """Return the metrics of recovery for weights of shape (m,), by name."""
         found = self.judges[split].recovered(0, weights, self.time)
         by_name = {name: getattr(found, attribute) for name, attribute in RECOVERED.items()}
         return {name: math.nan if value is None else value for name, value in by_name.items()}
 
     def ranking(self, weights: FloatArray) -> FloatArray:
-        """Return weights, shape (..., m), without offsets of places, which don't rank."""
+        """Return weights, shape (..., m), with the offsets of places, which don't affect the ranking, set to 0."""
         layout = next(iter(self.judges.values())).users.spec.layout
         found = weights.copy()
         found[..., layout.places : layout.places + layout.offsets] = 0.0
@@ -122,7 +122,7 @@ class Wishes:
 
 
 def visitors_of(data: Data, spec: ModelSpec, model: Model[Any], seed: int) -> tuple[Visitors, Wishes]:
-    """Return the users that [data] asks for a model of features, and what they want.
+    """Return the users that [data] describes for a model of features, and their wishes.
 
     Raises:
         InvalidSettings: settings of users who search among pages, or a rehearsal that doesn't fit the model.

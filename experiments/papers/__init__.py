@@ -1,1 +1,1 @@
-"""The papers' experiments: one TOML file each, losses that these files name, and scripts for pictures and tables."""
+"""The papers' experiments: TOML files, the losses that these files name, and scripts for pictures and tables."""

@@ -1,4 +1,4 @@
-"""Former command for the papers' pictures; forwards to the script, which only a checkout has."""
+"""The former command for the papers' pictures. It runs the script if the code is a checkout."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Losses of uses that Hartmann (2018, 1.4) names, for experiments with ``model = "own"``."""
+"""Losses for applications that Hartmann (2018, 1.4) names, in experiments with ``model = "own"``."""
 
 from typing import Any
 
 import autograd.numpy as np  # type: ignore[import-untyped]
 
 FIRST_AXIS = np.ones(30) / np.sqrt(30)
-"""Where the search for a first principal axis begins, shape (d,)."""
+"""Start of the search for a first principal axis, shape (d,)."""
 
 L2 = 1e-3
 
@@ -17,7 +17,7 @@ def hinge(weights: Any, x: Any, y: Any) -> Any:
 
 
 def side(weights: Any, x: Any) -> Any:
-    """Return a number between 0 and 1 for each example, above 1/2 on the side of class 1: no probability."""
+    """Return a number from 0 to 1 for each example, above 1/2 on the side of class 1; it isn't a probability."""
     return 1 / (1 + np.exp(-(x @ weights[:-1] + weights[-1])))
 
 

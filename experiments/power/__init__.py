@@ -1,4 +1,4 @@
-"""How many users it takes to train a model (thesis 7.4): one study simulated with cohorts of several sizes."""
+"""The number of users needed to train a model (thesis 7.4), from simulations with cohorts of several sizes."""
 
 from fedping.experiments.power.curve import TrainingProgress, save_curve, training_curve
 from fedping.experiments.power.plan import TrainingPlan, training_plan

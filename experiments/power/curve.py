@@ -1,7 +1,7 @@
-"""The runs of a plan in one folder, side by side in processes, and their power curve; a killed command continues.
+"""Runs a plan in one folder, in parallel processes, and computes the power curve; continues after a kill.
 
-A worker process ends when the process that started it ends, so that no run continues unseen while the same command is
-started again.
+A worker process ends with the process that started it, so no run continues unseen when the same command is started
+again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LOOKS_EVERY = 0.25
 """Seconds between two checks of the runs' progress."""
 
 _TOLD = 3
-"""Exit code of a worker that has reported an error in a sentence."""
+"""Exit code of a worker that has reported an error itself."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,10 @@ class _Worker:
 def train_side_by_side(
     plan: TrainingPlan, out: Path, runs: list[tuple[int, int]], processes: int, look: Callable[[], None]
 ) -> None:
-    """Make runs (cohort, repetition) in the given order, several at a time; ``look`` is called regularly.
+    """Do runs (cohort, repetition) in the given order, several at a time; call ``look`` regularly.
 
     Raises:
-        FedpingError: a run failed or was killed. All others are stopped, and can be continued.
+        FedpingError: a run failed or was killed. All other runs are stopped, and can be continued.
     """
     waiting, working = list(runs), list[_Worker]()
     try:
@@ -101,12 +101,12 @@ def _work(plan: TrainingPlan, out: Path, cohort: int, repetition: int, tell: Con
 
 @contextmanager
 def _ctrl_c_later() -> Iterator[None]:
-    """Defer Ctrl-C to the end, and shield processes started here from it: their parent ends them.
+    """Defer Ctrl-C to the end of the context, and shield processes started in it, because their parent ends them.
 
-    New processes inherit the blocked signal. Blocking alone is not enough for this process, because its other threads
-    take the signal, and an interrupted start leaves a process that complains.
+    New processes inherit the blocked signal. Blocking alone is not enough for this process: its other threads receive
+    the signal, and an interrupted start leaves a process that prints an error.
     """
-    resource_tracker.ensure_running()  # otherwise it starts with the first process, and unblocks the signal
+    resource_tracker.ensure_running()  # otherwise, the tracker starts with the first process and unblocks the signal
     interrupted: list[int] = []
     in_main = threading.current_thread() is threading.main_thread()
     handler = signal.signal(signal.SIGINT, lambda number, _: interrupted.append(number)) if in_main else None
@@ -165,9 +165,9 @@ def rounds_so_far(plan: TrainingPlan, out: Path, cohort: int, repetition: int) -
 def train(
     plan: TrainingPlan, out: Path, cohort: int, repetition: int, watch: Callable[[Progress], None] = lambda _: None
 ) -> TrainingRun:
-    """Make one run, or the rest of it, and return its result, which is then in its folder.
+    """Do or continue one run, store its result in its folder, and return it.
 
-    Without ``keep_pings`` its landed pings are removed, since the result does not need them.
+    Without ``keep_pings``, the landed pings are removed, since the result does not need them.
     """
     folder = run_folder(out, cohort, repetition)
     result = finished(out, cohort, repetition)
@@ -206,7 +206,7 @@ _OURS = {".lock", ".training.json.tmp"}
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """Progress: the finished rounds and runs, and the totals over all runs."""
+    """The progress of a plan: finished rounds and runs, and the totals over all runs."""
 
     rounds: int
     all_rounds: int
@@ -220,18 +220,18 @@ Watch = Callable[[TrainingProgress], None]
 def training_curve(
     plan: TrainingPlan, out: Path, *, within: float, processes: int = 1, watch: Watch = lambda _: None
 ) -> TrainingCurve:
-    """Make the missing runs of a plan, and return the curve, also in ``curve.json``, ``.svg``, ``runs.csv``.
+    """Do the missing runs of a plan, return the curve, and write ``curve.json``, ``curve.svg`` and ``runs.csv``.
 
     Args:
-        plan: what to simulate. More cohorts and repetitions may be added to a folder later.
+        plan: the simulations. More cohorts and repetitions may be added to a folder later.
         out: a new folder, or the folder of a plan of the same experiment.
-        within: accepted distance above the best loss, in percent of it.
+        within: accepted excess over the best loss, in percent.
         processes: the number of parallel runs; the result does not depend on it.
         watch: called with the progress.
 
     Raises:
-        InvalidSettings: the folder holds something else.
-        FedpingError: another process is at work there, or a run can't continue.
+        InvalidSettings: the folder has other contents.
+        FedpingError: another process is working in the folder, or a run can't continue.
     """
     plan = _as_begun(plan, out)
     everything = [(cohort, number + 1) for cohort in plan.cohorts for number in range(plan.repetitions)]
@@ -263,7 +263,7 @@ def _make_all(plan: TrainingPlan, out: Path, everything: list[tuple[int, int]], 
         watch(TrainingProgress(rounds, each * len(everything), len(ended), len(everything)))
 
     look()
-    largest_first = sorted(everything, key=lambda run: -run[0])  # so that no process ends up alone with the longest
+    largest_first = sorted(everything, key=lambda run: -run[0])  # so that no long run is left over at the end
     if processes > 1 and len(everything) > 1:
         waiting = [run for run in largest_first if finished(out, *run) is None]
         train_side_by_side(plan, out, waiting, processes, look)
@@ -306,7 +306,7 @@ def _point(plan: TrainingPlan, cohort: int, runs: list[TrainingRun]) -> Training
 
 
 def _as_begun(plan: TrainingPlan, out: Path) -> TrainingPlan:
-    """Return a plan with the digests of code that the folder's note has of the same code."""
+    """Return the plan with the folder's recorded digests for the same code."""
     try:
         _, study, _ = without_format((out / "training.json").read_bytes(), "training.json").split(b"\n")
         return replace(plan, study=with_recorded_code(plan.study, msgspec.json.decode(study)))
@@ -315,7 +315,7 @@ def _as_begun(plan: TrainingPlan, out: Path) -> TrainingPlan:
 
 
 def _claim(plan: TrainingPlan, out: Path) -> None:
-    """Claim the folder for this plan, or check that it is this plan's; its cohorts and repetitions may differ."""
+    """Claim the folder for this plan, or check that it is this plan's; only cohorts and repetitions may differ."""
     note = out / "training.json"
     settings = canonical_json(plan.experiment) + b"\n" + canonical_json(plan.study) + b"\n%d" % plan.validation_searches
     if note.is_file():

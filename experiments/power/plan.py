@@ -1,9 +1,9 @@
-"""The trainings that `fedping power train` simulates, by the size of their cohorts, and the loss that compares them.
+"""The simulations of `fedping power train`, by the size of their cohorts, and the loss that compares them.
 
 A cohort is the clients whose usable pings a round gets: they are in an arm that trains, searched in the iteration,
-chose a result, and held the version that the round steps from. Their number follows from the number of clients and
-their searches, so the cohort is set like a planner sets it, by the number of clients. It is a mean over the iterations,
-since users are more active at some hours of the day than at others.
+chose a result, and held the version that the round steps from. Its size follows from the number of clients and their
+searches, so a plan sets the number of clients. The size is a mean over the iterations, since users are more active at
+some hours of the day than at others.
 
 The final loss of a training is its version's loss over searches of users who never train, the same in every run.
 """
@@ -27,7 +27,7 @@ from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.study import Arm, Study
 
 MOST_CLIENTS = 100_000_000
-"""As in an experiment file."""
+"""Maximum number of clients, the same as in an experiment's file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +35,10 @@ class TrainingPlan:
     """The settings of the simulations: every cohort size with every repetition.
 
     Attributes:
-        experiment: only the optimization phase.
-        study: the line that is trained, with the arms that train it.
+        experiment: the experiment's optimization phase.
+        study: the study reduced to the trained line and the arms that train it.
         enrolled_share: the share of the clients enrolled in the whole study, including other arms.
-        cohorts: ascending.
+        cohorts: the sizes of the cohorts, ascending.
         repetitions: the number of runs per cohort, each with its own users.
         validation_searches: the number of searches in the final loss.
         keep_pings: whether a finished run's landed pings are kept.
@@ -53,12 +53,12 @@ class TrainingPlan:
     keep_pings: bool = False
 
     def clients(self, cohort: int) -> int:
-        """Return the number of clients with which a round has this cohort on average."""
+        """Return the number of clients that gives rounds a cohort of this size on average."""
         return math.ceil(cohort / (self.training_share * searching_share(self.experiment)))
 
     @property
     def training_share(self) -> float:
-        """The share of all clients that is in an arm that trains."""
+        """The share of all clients that are in an arm that trains."""
         return sum(arm.share for arm in self.study.arms if arm.submits)
 
     def run(self, cohort: int, repetition: int) -> Experiment:
@@ -77,10 +77,10 @@ def training_plan(
     validation_searches: int = 20_000,
     keep_pings: bool = False,
 ) -> TrainingPlan:
-    """Make the plan of an experiment.
+    """Return the plan of an experiment.
 
     Only the arms that train the line take part (and the one that early stopping uses), because further arms don't
-    change the result. A round steps however few clients it got: ``min_clients`` becomes 1.
+    change the result. A round takes its step with any number of clients: ``min_clients`` becomes 1.
 
     Raises:
         InvalidSettings: the study is private, a cohort is impossible, there are several lines but none is named, or
@@ -120,11 +120,11 @@ def training_plan(
 
 
 def searching_share(experiment: Experiment) -> float:
-    """Return the mean share of a training arm's clients that sends a usable ping in an iteration.
+    """Return the mean share of a training arm's clients that send a usable ping in an iteration.
 
     A client's number of searches in an iteration is Poisson, with a mean that is gamma distributed over the clients, so
     the share without any is (1 + mean / shape) to the power -shape. This ignores searches whose page was never visible,
-    so a round's actual number is slightly smaller; it is reported too.
+    so a round's actual number is slightly smaller. The actual number is reported, too.
     """
     phase, activity, length = experiment.optimization, experiment.activity, experiment.optimization.length
     ticks = length.ticks if isinstance(length, FixedLength) else 1
@@ -173,7 +173,7 @@ _KEYS, _DAYS = range(2)
 
 
 class Validation:
-    """One search each of many users, on the day after the training.
+    """Validation on one search of each of many users, on the day after the training.
 
     All models are evaluated by the same users with the same wishes and draws, so their losses differ only because of
     their rankings.
@@ -194,7 +194,7 @@ class Validation:
         self._users = Users(model_for(self._spec.model), experiment.users, seed)
 
     def loss(self, weights: Sequence[float]) -> float:
-        """Return the mean loss of the searches that end with a selection, with these weights; NaN if none does."""
+        """Return the mean loss of these weights on the searches that end with a selection; NaN if none does."""
         ranking = Ranking(spec=self._spec, weights=np.array(weights), decays=self._decays)
         total, selections = 0.0, 0
         for begun in range(0, self._searches, SEARCHES_AT_A_TIME):

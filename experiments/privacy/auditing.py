@@ -1,6 +1,6 @@
-"""The audit of a line: its claim, the lower bounds of ε from our attacks, and how well attackers guess.
+"""The audit of a line: its claim, lower bounds of ε from attacks, and the quality of attackers' guesses.
 
-Everything runs on this machine with synthetic data; a running study is neither read nor published.
+Everything runs on this machine with synthetic data; no running study is read or changed.
 
 Each bound holds with the stated confidence for any data: if it exceeds the claimed ε, the claim is wrong. Sources: Nasr
 et al., "Tight Auditing of Differentially Private Machine Learning", 2023, for the bound by Gaussian DP; Jagielski,
@@ -55,27 +55,28 @@ class Proven(NamedTuple):
     """A lower bound, and the test that proves it."""
 
     epsilon: float
-    """Nats; 0 if the attack proves nothing."""
+    """The lower bound of ε, in nats; 0 if the attack proves nothing."""
     threshold: float
-    """The attacker says "in" from this score on."""
+    """Minimum score for which the attacker guesses "in"."""
     false_positives: float
-    """Upper bound of the share of runs without the canary that it calls runs with it."""
+    """Upper bound of the share of runs without the canary for which the attacker guesses "in"."""
     false_negatives: float
-    """Upper bound of the share of runs with the canary that it calls runs without it."""
+    """Upper bound of the share of runs with the canary for which the attacker guesses "out"."""
 
 
 def by_gaussian_dp(inside: ArrayLike, outside: ArrayLike, delta: float, confidence: float = CONFIDENCE) -> Proven:
-    """Return a Gaussian mechanism's least ε, given an attacker's scores of runs with and without a canary.
+    """Return a lower bound of a Gaussian mechanism's ε, from an attacker's scores with and without a canary.
 
     μ is at least Φ⁻¹(1 - FPR) - Φ⁻¹(FNR), with Clopper and Pearson's upper bounds of both rates, and ε follows from μ.
-    Every second run serves to choose the threshold, the others to measure. It is the threshold of equal errors, because
-    the bound hardly depends on it, and seeking the largest bound would follow luck. It needs a hundredth of the runs
-    that :func:`by_rates` needs, but holds only for noise that is Gaussian, without sampling or in a round that is
-    certain to sample the canary.
+    Every second run serves to choose the threshold, the others to measure. The threshold is that of equal errors: the
+    bound hardly depends on it, and a search for the largest bound would follow luck. The bound needs a hundredth of the
+    runs that :func:`by_rates` needs, but holds only for Gaussian noise, without sampling or in a round that is certain
+    to sample the canary.
 
     Args:
-        inside: scores of independent runs with the canary, such as its product with what was released; shape (runs,).
-        outside: the same without it; shape (runs,).
+        inside: scores of independent runs with the canary, such as the canary's product with the release; shape
+            (runs,).
+        outside: scores of independent runs without the canary; shape (runs,).
         delta: the δ of the claim.
         confidence: probability that the bound is right.
 
@@ -95,7 +96,7 @@ def by_gaussian_dp(inside: ArrayLike, outside: ArrayLike, delta: float, confiden
 
 
 def by_rates(inside: ArrayLike, outside: ArrayLike, delta: float, confidence: float = CONFIDENCE) -> Proven:
-    """Return the same for any mechanism: ln((1 - FNR - δ)/FPR). Arguments and errors as :func:`by_gaussian_dp`."""
+    """Return a lower bound of any mechanism's ε: ln((1 - FNR - δ)/FPR). Arguments: see :func:`by_gaussian_dp`."""
 
     def epsilon(false_positives: float, false_negatives: float) -> float:
         ratio = (1 - false_negatives - delta) / false_positives
@@ -132,16 +133,17 @@ def _proven(
 
 
 def _at_most(count: int, of: int, error: float) -> float:
-    """Return Clopper and Pearson's upper bound of a share, given a count; ``error`` is its own risk."""
+    """Return Clopper and Pearson's upper bound of a share, given a count; it fails with probability ``error``."""
     from scipy.special import betaincinv
 
     return 1.0 if count == of else float(betaincinv(count + 1, of - count, 1 - error))
 
 
 def in_one_run(canaries: int, guesses: int, correct: int, delta: float, confidence: float = CONFIDENCE) -> float:
-    """Return the ε, in nats, that one run proves: of many canaries each was in by a fair coin, and some are guessed.
+    """Return the lower bound of ε, in nats, that a single run with many canaries proves.
 
-    It is the largest ε that makes this number of right guesses less likely than 1 - confidence; 0 if there is none.
+    A fair coin puts each canary in or out, and the attacker guesses some of the coins. The bound is the largest ε that
+    makes this number of right guesses less likely than 1 - confidence; 0 if there is none.
 
     Args:
         canaries: m, the number of canaries.
@@ -168,7 +170,7 @@ def in_one_run(canaries: int, guesses: int, correct: int, delta: float, confiden
 
 
 def _likely(epsilon: float, canaries: int, guesses: int, correct: int, delta: float) -> float:
-    """Return the bound of the probability of this number of right guesses under an (ε, δ) mechanism (theorem 5.2)."""
+    """Return the upper bound of the probability of this many right guesses under (ε, δ) (theorem 5.2)."""
     from scipy.special import expit
     from scipy.stats import binom
 
@@ -179,20 +181,20 @@ def _likely(epsilon: float, canaries: int, guesses: int, correct: int, delta: fl
 
 
 MANY_WEIGHTS = 10_000
-"""Minimum number of weights for an audit by one run with many canaries, too."""
+"""Minimum number of weights for an additional audit by one run with many canaries."""
 
 MANY_CANARIES = 500
 
 UNEVEN = 1e-6
-"""Coins are called uneven if independent ones would be as uneven less often."""
+"""Coins count as uneven if independent coins would be as uneven with a smaller probability than this."""
 
 
 class Release(Struct, frozen=True, kw_only=True):
-    """The result of canaries for the central guarantee.
+    """The result of the canaries' attacks on the central guarantee.
 
     Attributes:
         claimed: ε of one round that is certain to sample the canary, by the noise that the line declares.
-        delta: its δ.
+        delta: δ of the claim.
         proven: a lower bound of that ε by the attack, with 95 % confidence.
         runs: number of runs with the canary, and the same number without.
         one_run: the bound by one run with many canaries, for models that are large enough; else None.
@@ -208,7 +210,7 @@ class Release(Struct, frozen=True, kw_only=True):
 
     @property
     def holds(self) -> bool:
-        """Whether nothing was found."""
+        """Whether no result contradicts the claim."""
         most = max(self.proven, self.one_run or 0.0)
         return most <= self.claimed and (self.coins is None or self.coins >= UNEVEN)
 
@@ -222,15 +224,16 @@ class Guess(Struct, frozen=True):
 
 
 class Audit(Struct, frozen=True, kw_only=True):
-    """The results for a line.
+    """The results of a line's audit.
 
     Attributes:
         study, line: the names of the study and the line.
-        release: of the central guarantee; None without one.
+        release: the result for the central guarantee; None without one.
         attributes: the quality of guesses of each attribute of the chosen page from an unchanged ping: AUC; only where
             pages are ranked, and of clients whose updates are not zero, which reveal more.
-        unprotected: the same from a ping of a line that is not private.
-        membership: AUC of the guess that a client took part in a round, from its published step; likewise.
+        unprotected: the same guesses from a ping of a line that is not private.
+        membership: AUC of the guess that a client took part in a round, from its published step; with the same
+            restrictions as ``attributes``.
     """
 
     study: str
@@ -242,13 +245,13 @@ class Audit(Struct, frozen=True, kw_only=True):
 
     @property
     def holds(self) -> bool:
-        """Whether nothing was found against what the line claims."""
+        """Whether no result contradicts the line's claim."""
         return self.release is None or self.release.holds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """How much an audit tries.
+    """The extent of an audit: its numbers of rounds, clients and users.
 
     Attributes:
         runs: number of rounds with a canary, and the same number without.
@@ -272,13 +275,13 @@ def audit(
     noise: Noise | None = None,
     watch: Callable[[str], None] = lambda step: None,
 ) -> Audit:
-    """Attack a line in all the ways that fit it.
+    """Attack a line by all applicable attacks, and return the results.
 
     Args:
         study: the study, whose noise is derived.
         line: one of its lines.
         effort: the numbers of rounds and clients.
-        noise: None for the system's; other noise tests whether an audit finds it.
+        noise: None for the system's noise; another source tests whether the audit detects it.
         watch: called with a description of each step.
 
     Raises:
@@ -333,7 +336,7 @@ def _release(study: Study, line: Line, effort: Effort, noise: Noise, watch: Call
     assert line.privacy is not None
     central, engine, runs = line.privacy.central, NumpyEngine(), effort.runs
     assert central is not None
-    sigma_of(line)  # or there is nothing to attack
+    sigma_of(line)  # raises if there is nothing to attack
     claimed = epsilon_of(1 / (central.noise_multiplier or 1.0), central.delta)
     one = coins = None
     with tempfile.TemporaryDirectory() as folder:

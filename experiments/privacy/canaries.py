@@ -1,9 +1,9 @@
-"""Canaries: whether what a private line releases gives away that a client took part, tried on the shipped round.
+"""Canaries: tests on the shipped round whether a private line's release reveals that a client took part.
 
-A canary is a client that does its worst: it sends more pings than it may, for two arms, with numbers as large as fit,
-all pointing one way. Half of the runs have it and half have not. Everything else is the round that an operator runs:
+A canary is a client that behaves as badly as possible: it sends more pings than allowed, for two arms, with the largest
+possible numbers, all in one direction. Half of the runs have it. Everything else is the round that an operator runs:
 landed files, screening, coins, the accumulator, the noise. The attacker sees the release, knows all other clients, and
-guesses by the release's part in the canary's direction.
+guesses by the release's component in the canary's direction.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from fedping.server_jobs.privacy.noise import Noise
 from fedping.server_jobs.round import Engine, Sums, Window, exact_sums, list_landed, private_rules, released, sigma_of
 
 HUGE = 2**31 - 128
-"""As large as a number of a vector can be, in float32 too."""
+"""The largest number that a vector can have, also in float32."""
 
 OTHERS = 8
-"""Clients in addition to the canary, whose updates are zero."""
+"""Number of other clients, with zero updates, in addition to the canary."""
 
 _NO_DIGEST = "0" * 64
-"""The digest of all versions, which are in no store: coins have to differ by the version's number alone."""
+"""Placeholder digest of every version, because none is stored. So coins differ only by the version's number."""
 
 PINGS = 3
-"""How many pings the canary sends for each version."""
+"""Number of pings that the canary sends for each version."""
 
 
 class Scores(NamedTuple):
-    """How far what was released points the canary's way, in standard deviations of the noise: with it, and without.
+    """Components of releases in the canary's direction, in standard deviations of the noise, with and without it.
 
-    Each of shape (runs,).
+    Both have shape (runs,).
     """
 
     present: NDArray[np.float64]
@@ -63,15 +63,15 @@ class _Ping:
 
 
 def canary_scores(study: Study, line: Line, folder: Path, engine: Engine, noise: Noise, *, runs: int) -> Scores:
-    """Let a canary take part in half of 2 ``runs`` rounds that are certain to sample it; return how well it shows.
+    """Return the scores of ``runs`` rounds with a canary, which are certain to sample it, and of as many without.
 
     Args:
         study: the study, whose noise has been derived.
         line: a private line of it with a central guarantee.
-        folder: an empty one, for landed files.
+        folder: an empty folder for landed files.
         engine: computes the rounds.
-        noise: source of their noise.
-        runs: with the canary, and as many without.
+        noise: the source of the rounds' noise.
+        runs: number of rounds with the canary, and the same number without.
 
     Raises:
         InvalidSettings: the line has no central guarantee.
@@ -95,15 +95,15 @@ def coins_of_canary(study: Study, line: Line, folder: Path, engine: Engine, *, k
     """Return the probability that independent coins are as uneven as a canary's coins in shipped rounds.
 
     A canary takes part in a number of versions, under each of a number of keys. The number of versions that count it is
-    compared with the binomial distribution (Pearson's chi-square); coins that were tossed once for all versions, or
-    fall too often, give a result near 0.
+    compared with the binomial distribution (Pearson's chi-square). The result is near 0 for coins that were tossed once
+    for all versions, or that come up too often.
 
     Args:
         study: the study.
         line: a private line of it whose clients are sampled.
-        folder: an empty one, for landed files.
+        folder: an empty folder for landed files.
         engine: computes the rounds.
-        keys: number of keys of coins, newly drawn.
+        keys: number of newly drawn keys for coins.
         versions: number of versions with each key.
 
     Raises:
@@ -126,7 +126,7 @@ def _chance_of(counted: NDArray[np.float64], share: float) -> float:
     from scipy.stats import binom, chisquare
 
     expected = counted.sum() * binom.pmf(np.arange(len(counted)), len(counted) - 1, share)
-    while len(expected) > 2 and expected.min() < 5:  # such cells are taken together with their neighbour
+    while len(expected) > 2 and expected.min() < 5:  # such cells are merged with their neighbour
         at = int(expected.argmin())
         beside = at - 1 if at == len(expected) - 1 or (at and expected[at - 1] < expected[at + 1]) else at + 1
         for cells in (expected, counted):
@@ -144,10 +144,10 @@ class Canaries:
 
 
 def one_run(study: Study, line: Line, folder: Path, engine: Engine, noise: Noise, canaries: Canaries) -> int:
-    """Return the number of canaries that are guessed correctly from one release; a fair coin puts each in or out.
+    """Return the number of correctly guessed canaries in one release; a fair coin puts each canary in or out.
 
-    For models of 10,000 weights and more, where random vectors are next to orthogonal (Steinke, Nasr and Jagielski
-    2023); `fedping.experiments.privacy.auditing.in_one_run` says what that proves.
+    For models of 10,000 weights and more, where random vectors are nearly orthogonal (Steinke, Nasr and Jagielski
+    2023). `fedping.experiments.privacy.auditing.in_one_run` returns the ε that this proves.
 
     Args:
         study: as for :func:`canary_scores`.
@@ -191,7 +191,7 @@ def _submitting(study: Study, line: Line) -> Arm:
 
 
 def _certain(study: Study, line: Line) -> tuple[Study, Line, Arm]:
-    """Return the study and the line with the same noise, but without sampling; and the arm of the canary."""
+    """Return the study and the line with the same noise but without sampling, and the canary's arm."""
     central = replace(_central(line), sampling=1.0)
     assert line.privacy is not None
     certain = replace(line, privacy=replace(line.privacy, central=central))
@@ -200,7 +200,7 @@ def _certain(study: Study, line: Line) -> tuple[Study, Line, Arm]:
 
 
 def _worst(line: Line) -> NDArray[np.int64]:
-    """Return the counted part of a vector as large as possible, shape (1, m + 3)."""
+    """Return a vector whose counted part is as large as possible, shape (1, m + 3)."""
     assert line.privacy is not None
     huge = np.full((1, line.spec.m + len(METRICS)), float(HUGE))
     return bounded_vectors(line.privacy, frame_of(line.privacy, line.spec), huge)
@@ -221,7 +221,7 @@ def _pings(study: Study, line: Line, arm: Arm, version: int, present: bool) -> I
 
 
 def _client(study: Study, arm: Arm, name: str) -> bytes:
-    """Return an id that belongs to an arm."""
+    """Return a client id that enrolment assigns to an arm."""
     number = 0
     while True:
         id_ = uuid.uuid5(uuid.NAMESPACE_URL, f"{study.name} {name} {number}")
@@ -233,7 +233,7 @@ def _client(study: Study, arm: Arm, name: str) -> bytes:
 def _land(landing: Path, study: Study, line: Line, pings: Iterable[_Ping], version: int) -> None:
     sent: Sequence[_Ping] = list(pings)
     schema = landed_schema(PRIVATE_UPDATE)
-    # The least id of a client counts, and what names another arm than its own never does: so ids follow what was sent.
+    # Of a client's pings for its own arm, the one with the least document id counts: here, the first that was sent.
     documents = sorted(uuid.uuid5(uuid.NAMESPACE_URL, f"{version} {i}").bytes for i in range(len(sent)))
     values: dict[str, pa.Array] = {
         "document_id": pa.array(documents),

@@ -19,15 +19,15 @@ from fedping.server_jobs.privacy.gaussian import NoGuarantee, advanced_compositi
 
 
 class Guarantee(NamedTuple):
-    """Differential privacy of one answer or of several."""
+    """A guarantee of differential privacy for one answer or several."""
 
     epsilon: float
-    """Nats."""
+    """ε, in nats."""
     delta: float = 0.0
 
 
 def basic(guarantees: Iterable[Guarantee]) -> Guarantee:
-    """Return the sum of all ε and of all δ: the joint guarantee of answers with any guarantees."""
+    """Return the joint guarantee of answers by basic composition: the sum of all ε and of all δ."""
     each = list(guarantees)
     return Guarantee(math.fsum(g.epsilon for g in each), math.fsum(g.delta for g in each))
 
@@ -36,7 +36,7 @@ def composed(one: Guarantee, k: int, delta: float) -> Guarantee:
     """Return the guarantee of k equal answers at a δ: the smaller ε of basic and advanced composition (eq. 14).
 
     Raises:
-        NoGuarantee: if the δ of the answers alone is more than that.
+        NoGuarantee: if the sum of the answers' own δ exceeds ``delta``.
     """
     slack = delta - k * one.delta
     if slack < 0:
@@ -48,15 +48,15 @@ def composed(one: Guarantee, k: int, delta: float) -> Guarantee:
 
 
 def subsampled(one: Guarantee, taken: int, of: int) -> Guarantee:
-    """Return the guarantee of an answer from some rows, drawn without replacement and kept secret (eq. 17).
+    """Return the guarantee of an answer computed from a secret sample of rows, without replacement (eq. 17).
 
     Neighbours differ in the content of one row. ε is ln(1 + (m/n)(e^ε - 1)) and δ is (m/n)δ. For Gaussian noise in many
     rounds the accountant is far tighter.
 
     Args:
-        one: the guarantee for the rows taken.
-        taken: m, the rows taken.
-        of: n, all rows.
+        one: the guarantee for the sampled rows.
+        taken: m, the number of rows in the sample.
+        of: n, the number of all rows.
     """
     if not 0 <= taken <= of or of == 0:
         raise NoGuarantee(f"{taken} of {of} rows cannot be taken")
@@ -68,23 +68,24 @@ def subsampled(one: Guarantee, taken: int, of: int) -> Guarantee:
 
 @dataclass(frozen=True)
 class Filter:
-    """A budget for answers whose ε may be chosen after having seen those before.
+    """A privacy budget for answers whose ε may depend on earlier answers.
 
-    Which filter it is has to be chosen in advance: continuing while either of two allows it breaks both guarantees.
+    The kind of filter has to be chosen in advance: continuing while either of two filters allows it breaks both
+    guarantees.
     """
 
     budget: Guarantee
     spent: tuple[Guarantee, ...] = ()
 
     def allows(self, answer: Guarantee) -> bool:
-        """Return whether the budget holds with this answer too; to be asked before it is given."""
+        """Return whether the budget also covers this answer; call it before giving the answer."""
         return self._holds((*self.spent, answer))
 
     def after(self, answer: Guarantee) -> Self:
-        """Return the filter with an answer spent.
+        """Return the filter after an answer is given.
 
         Raises:
-            NoGuarantee: if it does not allow it.
+            NoGuarantee: if the filter does not allow the answer.
         """
         if not self.allows(answer):
             raise NoGuarantee(
@@ -94,7 +95,7 @@ class Filter:
         return replace(self, spent=(*self.spent, answer))
 
     def allowed(self, answer: Guarantee) -> int:
-        """Return the number of further such answers, with an ε or δ above 0, that it allows."""
+        """Return the number of further such answers, with an ε or δ above 0, that the filter allows."""
         if not answer > (0.0, 0.0):
             raise NoGuarantee("answers that reveal nothing are allowed without end")
         left, count = self, 0
@@ -108,7 +109,7 @@ class Filter:
 
 @dataclass(frozen=True)
 class BasicFilter(Filter):
-    """Stops before the sum of all ε, or of all δ, would exceed the budget's."""
+    """Filter that stops before the sum of all ε, or of all δ, would exceed the budget."""
 
     def _holds(self, answers: tuple[Guarantee, ...]) -> bool:
         together = basic(answers)
@@ -117,13 +118,13 @@ class BasicFilter(Filter):
 
 @dataclass(frozen=True)
 class AdvancedFilter(Filter):
-    """Stops by Rogers et al.'s theorem 5.1, given a δ of the budget between 0 and 1/e.
+    """Filter that stops by Rogers et al.'s theorem 5.1, for a budget with δ between 0 and 1/e.
 
     With H = ε_g²/(28.04 ln(1/δ_g)), K = Σ ε(e^ε - 1)/2 + √((Σε² + H)(2 + ln(Σε²/H + 1)) ln(2/δ_g)) has to be at most
     ε_g, and Σδ at most δ_g/2. Rodríguez-Barroso et al. print the first sum under the root, which is a misprint.
 
-    It allows more than :class:`BasicFilter` for many small answers alone: 2,678 to 400 of ε = 0.01 for (4, 1e-5), but 6
-    to 20 of ε = 0.2.
+    Only for many small answers does it allow more than :class:`BasicFilter`: for (4, 1e-5), 2,678 instead of 400
+    answers of ε = 0.01, but 6 instead of 20 of ε = 0.2.
     """
 
     def __post_init__(self) -> None:

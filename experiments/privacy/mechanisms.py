@@ -1,4 +1,4 @@
-"""Mechanisms to try in the laboratory, with their sensitivities and guarantees, and the variance that privacy costs.
+"""Privacy mechanisms for the laboratory, with their sensitivities, guarantees, and costs in variance.
 
 They are randomised response, Laplace, discrete Laplace, Gaussian and exponential. Each states its sensitivity and its
 guarantee, and rejects what it can't guarantee. All draw from a given NumPy generator, so that an experiment can be
@@ -8,8 +8,8 @@ published needs :class:`fedping.server_jobs.privacy.noise.SystemNoise`.
 A sampled sensitivity is an estimate: the change of an answer between random neighbouring data. It gives *random*
 differential privacy, with confidence over the distribution of the data, and no guarantee for the data at hand.
 
-The cost of privacy on the client: for RProp a client sends one sign, of a coordinate chosen uniformly, by randomised
-response. A shuffler that hides the senders gives part of it back.
+The cost of privacy on the client: for RProp, a client sends one sign, of a coordinate chosen uniformly, by randomised
+response. A shuffler that hides the senders recovers part of that cost.
 
 Sources: Dwork and Roth, "The Algorithmic Foundations of Differential Privacy", 2014, section 3; Rodríguez-Barroso et
 al., "Federated Learning and Differential Privacy", 2020, section 2.3, whose equations are numbered here, and 6.2.4;
@@ -36,13 +36,13 @@ T = TypeVar("T")
 
 
 class SampledSensitivity(NamedTuple):
-    """The differences of a number of neighbouring pairs."""
+    """A sensitivity estimated from an answer's differences between pairs of neighbouring data sets."""
 
     largest: float
     mean: float
     pairs: int
     gamma: float
-    """Maximum probability over the data that neighbours differ by more than the largest."""
+    """Maximum probability over the data that neighbours differ by more than the largest sampled difference."""
 
 
 def pairs_needed(gamma: float) -> int:
@@ -70,13 +70,13 @@ def sampled_sensitivity(
     rng: np.random.Generator,
     norm: int = 1,
 ) -> SampledSensitivity:
-    """Return the differences of an answer over the number of pairs that γ needs.
+    """Return the sampled differences of an answer, from as many pairs as γ needs.
 
     Args:
         answer: the query, from data to a vector.
-        neighbours: draws a pair of data sets that differ in one row, as large as the queried one: with more rows each
-            matters less, and the sensitivity is too small.
-        gamma: the probability over the data that neighbours differ by more.
+        neighbours: draws a pair of data sets that differ in one row and are as large as the queried one. With more
+            rows, each row has less effect, and the sensitivity would be too small.
+        gamma: maximum probability over the data that neighbours differ by more than the largest sampled difference.
         rng: the generator of the pairs.
         norm: 1 for :class:`~fedping.experiments.privacy.mechanisms.Laplace`, 2 for Gaussian noise.
     """
@@ -92,12 +92,12 @@ Answers = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class RandomisedResponse:
-    """Each person reports the truth by a first coin, or else a second coin's result. Any two answers are neighbours."""
+    """Each person reports the truth or, by a first coin, a second coin's result. Any two answers are neighbours."""
 
     truth: float = 0.5
     """The probability of reporting the truth by the first coin."""
     yes: float = 0.5
-    """That the second coin says yes."""
+    """The probability that the second coin says yes."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.truth <= 1 and 0 <= self.yes <= 1):
@@ -105,12 +105,12 @@ class RandomisedResponse:
 
     @classmethod
     def of_epsilon(cls, epsilon: float) -> RandomisedResponse:
-        """Return the report of the truth by either coin, with probability e^ε/(1 + e^ε)."""
+        """Return the response that reports the truth, by either coin, with probability e^ε/(1 + e^ε)."""
         return cls(math.tanh(_above_0("epsilon", epsilon) / 2), 0.5)
 
     @property
     def guarantee(self) -> Guarantee:
-        """The largest log-ratio over both answers, infinity if one gives the truth away; ln 3 for two fair coins."""
+        """The largest log-ratio over both answers; infinity if an answer reveals the truth; ln 3 for two fair coins."""
         lie_yes, lie_no = (1 - self.truth) * self.yes, (1 - self.truth) * (1 - self.yes)
         if self.truth == 0:
             return Guarantee(0.0)
@@ -119,7 +119,7 @@ class RandomisedResponse:
         return Guarantee(math.log1p(self.truth / min(lie_yes, lie_no)))
 
     def __call__(self, answers: ArrayLike, rng: np.random.Generator) -> Answers:
-        """Return the reports instead of the answers; booleans of any shape."""
+        """Return a randomised report for each answer; both are booleans of the same shape."""
         true = np.asarray(answers, np.bool_)
         return np.where(rng.random(true.shape) < self.truth, true, rng.random(true.shape) < self.yes)
 
@@ -139,7 +139,7 @@ class Laplace:
     """Adds Laplace noise of scale Δ₁/ε to each component (eq. 8)."""
 
     sensitivity: float | SampledSensitivity
-    """Δ₁, the maximum change of the answer between neighbouring data, in the L1 norm. One that was sampled promises
+    """Δ₁, the maximum change of the answer between neighbouring data, in the L1 norm. A sampled one guarantees
     nothing."""
     epsilon: float
 
@@ -158,7 +158,7 @@ class Laplace:
 
     @property
     def guarantee(self) -> Guarantee:
-        """(ε, 0).
+        """Pure differential privacy: (ε, 0).
 
         Raises:
             NoGuarantee: if the sensitivity was sampled.
@@ -171,7 +171,7 @@ class Laplace:
         return Guarantee(self.epsilon)
 
     def __call__(self, answer: ArrayLike, rng: np.random.Generator) -> NDArray[np.float64]:
-        """Return the noisy answer, of its shape."""
+        """Return the noisy answer, with the shape of the answer."""
         exact = np.asarray(answer, np.float64)
         return exact + rng.laplace(0.0, self.scale, exact.shape)
 
@@ -192,7 +192,7 @@ class DiscreteLaplace:
 
     @property
     def guarantee(self) -> Guarantee:
-        """(ε, 0)."""
+        """Pure differential privacy: (ε, 0)."""
         return Guarantee(self.epsilon)
 
     def probability(self, y: int) -> float:
@@ -201,7 +201,7 @@ class DiscreteLaplace:
         return math.tanh(rate / 2) * math.exp(-rate * abs(y))
 
     def __call__(self, answer: ArrayLike, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return the noisy answer, of its shape.
+        """Return the noisy answer, with the shape of the answer.
 
         Raises:
             NoGuarantee: if the answer has fractions, which the noise would not hide.
@@ -225,7 +225,7 @@ class Gaussian:
     epsilon: float
     delta: float
     theorem: Literal["analytic", "textbook"] = "analytic"
-    """Balle and Wang's exact formula, with every ε; or Dwork and Roth's, only with ε below 1."""
+    """Balle and Wang's exact formula, for every ε, or Dwork and Roth's formula, only for ε below 1."""
 
     def __post_init__(self) -> None:
         _above_0("epsilon", self.epsilon)
@@ -247,14 +247,14 @@ class Gaussian:
         return Guarantee(self.epsilon, self.delta)
 
     def __call__(self, answer: ArrayLike, rng: np.random.Generator) -> NDArray[np.float64]:
-        """Return the noisy answer, of its shape."""
+        """Return the noisy answer, with the shape of the answer."""
         exact = np.asarray(answer, np.float64)
         return exact + rng.normal(0.0, self.sigma, exact.shape)
 
 
 @dataclass(frozen=True)
 class Exponential:
-    """Chooses one of several answers, r with probability ∝ exp(ε u(r)/(2Δu)) for its utility u (eq. 10).
+    """Chooses one of several answers; answer r with utility u(r) has probability ∝ exp(ε u(r)/(2Δu)) (eq. 10).
 
     The paper's "2εΔu-private" belongs to exp(ε u(r)), without the denominator.
     """
@@ -269,7 +269,7 @@ class Exponential:
 
     @property
     def guarantee(self) -> Guarantee:
-        """(ε, 0)."""
+        """Pure differential privacy: (ε, 0)."""
         return Guarantee(self.epsilon)
 
     def probabilities(self, utilities: ArrayLike) -> NDArray[np.float64]:
@@ -281,7 +281,7 @@ class Exponential:
         return np.asarray(weights / weights.sum())
 
     def __call__(self, utilities: ArrayLike, rng: np.random.Generator) -> int:
-        """Return the index of the answer chosen."""
+        """Return the index of the chosen answer."""
         chances = self.probabilities(utilities)
         return int(rng.choice(len(chances), p=chances))
 
@@ -293,7 +293,7 @@ def _above_0(name: str, value: float) -> float:
 
 
 def one_sign_truth(epsilon: float) -> float:
-    """Return e^ε/(1 + e^ε), the probability that the sign sent is the true one; pure ε of one contribution."""
+    """Return e^ε/(1 + e^ε), the probability that the sent sign is true, for one contribution of pure ε."""
     return 1 / (1 + math.exp(-epsilon))
 
 
@@ -305,20 +305,20 @@ def one_sign_variance(epsilon: float, coordinates: int, clients: int) -> float:
 def gaussian_signs_variance(noise_multiplier: float, coordinates: int, clients: int) -> float:
     """Return the variance that Gaussian noise on all signs of each client adds to a coordinate's mean: 4z²m/n.
 
-    Any two sign vectors differ by at most 2√m; z is the noise over that.
+    Any two sign vectors differ by at most 2√m; z is the noise's standard deviation divided by that.
     """
     return 4 * noise_multiplier**2 * coordinates / clients
 
 
 def shuffled(epsilon: float, clients: int, delta: float) -> float:
-    """Return ε of n clients' contributions of local ε₀ once their senders can't be identified.
+    """Return the central ε of n clients' contributions of local ε₀ from unidentifiable senders.
 
-    It is ln(1 + (e^ε₀ - 1)/(e^ε₀ + 1) · (8√(e^ε₀ ln(4/δ)/n) + 8e^ε₀/n)), and holds only if ids, times and addresses are
+    ε = ln(1 + (e^ε₀ - 1)/(e^ε₀ + 1) · (8√(e^ε₀ ln(4/δ)/n) + 8e^ε₀/n)). It holds only if ids, times and addresses are
     removed before anyone sees them.
 
     Args:
-        epsilon: ε₀, of one contribution; nats.
-        clients: n.
+        epsilon: ε₀ of one contribution, in nats.
+        clients: n, the number of clients.
         delta: δ, between 0 and 1.
 
     Raises:
@@ -338,7 +338,7 @@ def shuffled(epsilon: float, clients: int, delta: float) -> float:
 
 @final
 class SeededNoise:
-    """The distribution of :class:`fedping.server_jobs.privacy.noise.SystemNoise` from a seed.
+    """Noise drawn from a seed, with the distribution of :class:`fedping.server_jobs.privacy.noise.SystemNoise`.
 
     Anyone with the seed can subtract the noise, so this is a separate type, which a round accepts only from a study
     declared as simulated.

@@ -1,4 +1,4 @@
-"""Inference attacks: on membership in a round, from its published step; on a ping's sender, from the ping.
+"""Inference attacks on membership in a round, from its published step, and on attributes of a ping's sender.
 
 **Membership**: the attacker knows the victim's own update and the public step: which weights went up, which went down.
 It guesses by the agreement of these signs with the victim's. A step by signs, such as RProp's, reveals only signs.
@@ -58,16 +58,16 @@ ATTRIBUTES: Mapping[str, Callable[[PageTable], Labels]] = {
     "visited in the last 4 days": _visited_within(4),
     "visited 32 to 90 days ago": _has_visit_between(32, 90),
 }
-"""The attributes of the chosen page that the attacker guesses, by name: which of P pages have it, shape (P,)."""
+"""Attributes of the chosen page that the attacker guesses, each with a function that marks pages, shape (P,)."""
 
 
 @dataclass(frozen=True)
 class Searched:
-    """Clients that have searched once and chosen something.
+    """Clients that have searched once and chosen a page.
 
     Attributes:
-        seen: what followed, of S searches.
-        attributes: of each attribute whether the chosen page has it, shape (S,).
+        seen: the outcomes of S searches.
+        attributes: for each attribute, whether the chosen page has it, shape (S,).
     """
 
     seen: Interactions
@@ -75,7 +75,7 @@ class Searched:
 
 
 def searched(spec: ModelSpec, settings: PopulationSettings, clients: int, seed: int) -> Searched:
-    """Let synthetic users of a ranking model search once under its start weights; those that chose something are kept.
+    """Return the synthetic users that chose a page when each searched once under a ranking model's start weights.
 
     Raises:
         InvalidSettings: the model ranks no pages, or has no reference weights to choose by.
@@ -93,13 +93,13 @@ def searched(spec: ModelSpec, settings: PopulationSettings, clients: int, seed: 
 
 @dataclass(frozen=True)
 class Guessed:
-    """How well an attribute was guessed.
+    """The quality of guesses of an attribute.
 
     Attributes:
-        auc: the probability that a victim that has it is ranked above one that has not; 0.5 by chance.
-        low, high: its 95 % interval (DeLong's variance, by the placements of the victims' scores).
+        auc: the probability that a victim with the attribute is ranked above one without it; 0.5 by chance.
+        low, high: the AUC's 95 % interval (DeLong's variance, by the placements of the victims' scores).
         victims: the number of victims.
-        share: of them with the attribute.
+        share: the share of victims with the attribute.
     """
 
     auc: float
@@ -110,7 +110,7 @@ class Guessed:
 
 
 def guessed(trained_on: FloatArray, labels: Labels, victims: FloatArray, truth: Labels, *, seed: int) -> Guessed:
-    """Train an attacker on pings of shape (k, d) with known attribute, and let it guess about victims, shape (v, d).
+    """Train an attacker on pings with known labels, shape (k, d), and let it guess those of victims, shape (v, d).
 
     Raises:
         ValueError: all victims have the attribute, or none.
@@ -121,7 +121,7 @@ def guessed(trained_on: FloatArray, labels: Labels, victims: FloatArray, truth: 
     if truth.all() or not truth.any():
         raise ValueError("all victims have the attribute, or none; there is nothing to guess")
     attacker = HistGradientBoostingClassifier(max_iter=100, learning_rate=0.1, random_state=seed)
-    with threadpool_limits(1):  # its threads wait by spinning, which takes minutes where others have work too
+    with threadpool_limits(1):  # waiting threads spin, which takes minutes on a busy machine
         scores = attacker.fit(trained_on, labels).predict_proba(victims)[:, 1]
     return auc_of(scores, truth)
 
@@ -174,7 +174,7 @@ class TestedRounds(NamedTuple):
     Attributes:
         clients: number of sampled clients in each round. The victim has to be sampled too.
         runs: number of rounds with the victim, and the same number without.
-        seed: seed of the sampling and of the noise, which is the laboratory's and gives no protection.
+        seed: seed of the sampling and of the noise. The noise is the laboratory's and gives no protection.
     """
 
     clients: int
@@ -189,7 +189,7 @@ def membership(
     spec: ModelSpec,
     privacy: Privacy | None = None,
 ) -> Membership:
-    """Let rounds of random clients publish signs, with and without the victim, and guess its membership.
+    """Guess a victim's membership from the signs that rounds publish, with and without the victim.
 
     Args:
         updates: updates of other clients at the same weights, shape (k, m).
@@ -227,7 +227,7 @@ def membership(
         without, with_it = _signs(total, zone), _signs(total + counts * mine, zone)
         changed += bool((without != with_it).any())
         scores[run] = (with_it if run < runs else without) @ towards
-    scores += rng.uniform(0, 1e-6, len(scores))  # ties are broken by lot
+    scores += rng.uniform(0, 1e-6, len(scores))  # ties are broken at random
     return Membership(auc_of(scores, np.arange(2 * runs) < runs), changed / (2 * runs))
 
 

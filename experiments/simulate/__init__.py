@@ -1,8 +1,8 @@
 """A whole study in one process: simulated user behaviour, with the real landed files, versions and rounds.
 
-It answers what happens to users: arms, days, searches, and what `fedping analyze` then finds. Which model or algorithm
-learns best, on any data, is the question of `fedping.experiments.laboratory`. The command `fedping simulate` runs
-either, depending on its file.
+It shows what happens to users: arms, days, searches, and the results of `fedping analyze`. To compare models and
+algorithms on any data, use `fedping.experiments.laboratory`. The command `fedping simulate` runs either, depending on
+its file.
 """
 
 from fedping.experiments.simulate.run import Simulation, simulate

@@ -1,8 +1,8 @@
-"""The unit of a simulation's work: the pings of some clients in a tick, landed in separate files.
+"""Blocks, the units of a simulation's work: the pings of some clients in a tick, landed in separate files.
 
 The experiment fixes the clients of a block, so this process and any number of executors land the same files. A block is
-made from the seed alone; done twice, it lands the same bytes in the same place. Of a small experiment a tick is one
-block. The pings of a block are all that is in memory at a time.
+made from the seed alone; done twice, it lands the same bytes in the same place. A tick of a small experiment is one
+block. Only one block's pings are in memory at a time.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from fedping.server_jobs.spark.session_pool import SessionPool
 
 SEARCHES_A_BLOCK = 2**16
-"""How many searches a tick of a block has at most, about, in the busier phase: some 100 MB while they are made."""
+"""Approximate maximum of searches in a block, in the busier phase; they take about 100 MB while they are made."""
 
 CLIENTS_A_BLOCK = 2**20
-"""How many clients a block has at most."""
+"""Maximum number of clients in a block."""
 
 KEPT_MEANS = 2**26
 """Maximum number of clients whose activity a process remembers, at 4 bytes."""
@@ -43,7 +43,7 @@ KEPT_MEANS = 2**26
 
 @dataclass(frozen=True)
 class Block:
-    """The work of these clients in a tick; ``number`` is the block's number in the tick, from 0."""
+    """The work of some clients in a tick; ``number`` is the block's number in the tick, from 0."""
 
     tick: int
     number: int
@@ -52,7 +52,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Scene:
-    """The clients' environment: the phase's activity, the study's iteration, and each line's versions by its name."""
+    """The clients' environment: the phase's activity, the study's iteration, and the versions of each line by name."""
 
     phase: Phase
     iteration: int
@@ -64,7 +64,7 @@ def blocks_of(experiment: Experiment, ticks: Iterable[int], clients: int) -> lis
 
     Args:
         experiment: the simulated experiment.
-        ticks: their numbers.
+        ticks: the numbers of the ticks.
         clients: number of clients, including those that an attack invents.
     """
     phases = [phase for phase in (experiment.optimization, experiment.evaluation) if phase is not None]
@@ -80,25 +80,25 @@ def blocks_of(experiment: Experiment, ticks: Iterable[int], clients: int) -> lis
 
 
 class Workers(Protocol):
-    """Who does the blocks.
+    """Interface of the workers that simulate blocks.
 
     Attributes:
-        ticks_at_once: number of ticks to pass together, if ticks do not depend on each other.
+        ticks_at_once: number of ticks whose blocks are passed together, if ticks do not depend on each other.
     """
 
     ticks_at_once: int
 
     def land(self, blocks: Sequence[Block], scene: Scene) -> Iterator[int]:
-        """Land all blocks, and yield the number of pings of each when it is done, in any order.
+        """Land all blocks, and yield each block's number of pings when it is done, in any order.
 
         Raises:
-            FedpingError: it cannot be done; some blocks may have landed.
+            FedpingError: a block failed; other blocks may have landed.
         """
         ...
 
 
 class Here:
-    """Does the blocks in turn in this process; ``pool`` has threads for the searches of each."""
+    """Simulates blocks one after another in this process; the threads of ``pool`` do each block's searches."""
 
     ticks_at_once = 1
 
@@ -139,7 +139,7 @@ def land(landing: Path, experiment: Experiment, study: Study, parts: Iterable[Pa
 
 
 def token(tick: int, block: int = 0) -> str:
-    """Return the second half of the names of the files of a tick's block, as long as a random one."""
+    """Return the second half of the names of a block's files, which ingest would draw at random."""
     return f"{block:04x}{tick:08x}"
 
 
@@ -147,13 +147,13 @@ SIMULATION = Job("the simulation", "landed pings stay. Run the same command agai
 
 
 class OnSpark:
-    """Has Spark's executors do the blocks; they leave the pings in the landing folder and return only their number.
+    """Simulates blocks on Spark's executors, which write pings to the landing folder and return their number.
 
     Args:
         experiment, study: the simulated experiment and its study.
         hostile: the hostile clients.
         out: the folder of the run, which all executors see.
-        landing: the folder of its pings, within it.
+        landing: the landing folder, within ``out``.
         sessions: the executors' sessions.
     """
 
@@ -185,13 +185,13 @@ class OnSpark:
 
 
 def _landed(pickled: bytes, out: Path, blocks: Sequence[Block], scene: Scene, number: int) -> int:
-    """Land one of some blocks on an executor, and return the number of its pings."""
+    """Land block ``number`` on an executor, and return the number of its pings."""
     with one_at_a_time(out, number):
         return _worker(pickled).land_one(blocks[number], scene)
 
 
 @lru_cache(maxsize=1)
 def _worker(pickled: bytes) -> Here:
-    """Return the maker of blocks in this executor's process, kept while all are from one simulation."""
+    """Return this executor process's worker, which is reused for all blocks of the same simulation."""
     experiment, study, hostile, landing = pickle.loads(pickled)
     return Here(experiment, study, Anybody(experiment, study, hostile), landing, ThreadPoolExecutor(1))

@@ -1,4 +1,4 @@
-"""One model line of a running experiment: its versions by simulated time, and the steps after each tick."""
+"""One model line of a running experiment: its versions over simulated time, and its rounds after ticks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NOISE = 0x4015
 
 
 class LineRun:
-    """A line as stored, and the rounds still to come.
+    """A stored line and its rounds during a simulation.
 
     Attributes:
         name: the line's name.
@@ -61,12 +61,12 @@ class LineRun:
 
     @property
     def rounds(self) -> int:
-        """The number of rounds that have led to a version: their own, or one that the line's guard has put there."""
+        """The number of rounds that led to a version, either the round's own or one that the line's guard published."""
         return sum(version.lineage.origin == "round" or by_guard(version) for version in self._versions)
 
     @property
     def next_tick(self) -> int:
-        """The first tick with the newest version available."""
+        """The first tick in which the newest version is available."""
         return self._tick_of(self._versions[-1])
 
     @property
@@ -81,7 +81,7 @@ class LineRun:
 
     @property
     def _exhausted(self) -> bool:
-        """Whether the line is private, and has spent what its guarantee allows."""
+        """Whether the line is private and has spent its privacy budget."""
         privacy = self._study.line(self.name).privacy
         return privacy is not None and rounds_left(privacy, spent(self._store, self._versions[-1]).releases) == 0
 
@@ -94,7 +94,7 @@ class LineRun:
         """Run a round if the iteration ends with this tick, and freeze the line if that was its last.
 
         Raises:
-            VersionHeld: the line's guard holds the version back, and the experiment says to end then.
+            VersionHeld: the line's guard holds the version, and the experiment's setting for this case is to end.
         """
         if self.done or self.next_tick > tick:
             return
@@ -121,13 +121,13 @@ class LineRun:
 
     @property
     def _noise(self) -> SeededNoise:
-        """The noise of the next round: the same whenever that is made again."""
+        """The noise of the next round, which is the same if the round is repeated."""
         lines = [line.name for line in self._study.lines]
         place = [_NOISE, lines.index(self.name), self._versions[-1].iteration]
         return SeededNoise(np.random.SeedSequence(self._experiment.seed, spawn_key=place))
 
     def _decide(self, result: RoundResult, moment: str) -> None:
-        """Do with the version that is held what the experiment says."""
+        """Release or discard a held version, or end the simulation, as set in the experiment."""
         match self._experiment.held:
             case "release":
                 release(self._store, self._study.name, self.name, created=moment)
@@ -141,7 +141,7 @@ class LineRun:
                 )
 
     def _stop_as_before(self) -> None:
-        """Stop training if a round was killed just after it had found the end."""
+        """Stop training if the run was killed between the decision to stop and its effect."""
         if self._stopping and not self._frozen:
             head, moment = self._versions[-1], self._moment(self.next_tick)
             provenance = Provenance(created=moment, code_version=__version__, settings=head.lineage.settings)
@@ -161,7 +161,7 @@ class LineRun:
             self._read()
 
     def _read(self) -> None:
-        """Take the versions that have been published since."""
+        """Read the versions published since the last call."""
         known = self._versions[-1].iteration if self._versions else -1
         for number in self._store.iterations(self._study.name, self.name):
             if number > known:
@@ -179,11 +179,11 @@ class LineRun:
 
 
 def coins_key(seed: int) -> bytes:
-    """Return the key of the coins of an experiment's private lines; it is not stored, as it follows from the seed."""
+    """Return the key for the coins of an experiment's private lines. It follows from the seed and isn't stored."""
     return bits(child_keys(root_key(seed), _COINS), KEY_BYTES // 8).astype("<u8").tobytes()
 
 
 def by_guard(version: Version) -> bool:
-    """Return whether a line's guard has led to a version: it rolled the line back, or what it held was discarded."""
+    """Return whether a version results from a line's guard: an automatic rollback, or a discarded version."""
     guard = version.lineage.guard
     return guard is not None and guard.decision in ("rolled_back", "discarded")

@@ -1,4 +1,4 @@
-"""Everyone in an experiment: ids, arms, habits; made from the seed."""
+"""All clients of an experiment: their ids, arms and habits, computed from the seed."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ _IDS, _INVENTED = range(2)
 _ROOTS = 0x5EC2
 
 _AT_A_TIME = 2**16
-"""Number of ids whose texts are made at a time."""
+"""Number of ids that are converted to text at a time."""
 
 
 @dataclass(frozen=True)
 class Hostile:
-    """Who is hostile.
+    """The hostile clients of an experiment.
 
     Attributes:
-        clients: which clients are, ascending, shape (h,); with those whom an attack invents, who come behind them all.
-        ids, arm: the ids and arms of the invented ones, shapes (i, 16) and (i,).
+        clients: the positions of the hostile clients, ascending, shape (h,). Clients that an attack invents come after
+            all others.
+        ids, arm: the ids and arms of the invented clients, shapes (i, 16) and (i,).
     """
 
     clients: NDArray[np.int64]
@@ -48,9 +49,9 @@ class Anybody:
     which search like all others.
 
     Attributes:
-        count: their number, N, including those that an attack invents.
+        count: the number of clients, N, including those that an attack invents.
         who_is_hostile: the hostile clients; they are in arms that submit updates.
-        activity: the times of their searches, and their versions.
+        activity: the times of the clients' searches, and their versions.
     """
 
     def __init__(self, experiment: Experiment, study: Study, hostile: Hostile = NOBODY) -> None:
@@ -69,7 +70,7 @@ class Anybody:
 
     @cached_property
     def hostile(self) -> NDArray[np.bool_]:
-        """Which of the clients are hostile, shape (N,)."""
+        """Whether each client is hostile, shape (N,)."""
         ids = np.zeros(self.count, np.bool_)
         ids[self.who_is_hostile.clients] = True
         return ids
@@ -87,18 +88,18 @@ class Anybody:
         return _arms(self.ids_of(once), self._study)[which]
 
     def roots(self, users: NDArray[np.int64]) -> Keys:
-        """Return a constant key of each of these clients, in place of its secret if it has one."""
+        """Return a constant key for each of these clients, which stands for its secret, if any."""
         return child_keys(child_keys(root_key(self._experiment.seed), _ROOTS), users)
 
     def users(self, ranker: str) -> Users:
-        """Return the users of a ranking model, whose true weights determine the pages they want."""
+        """Return the clients as users of a ranking model; its true weights determine the pages that they want."""
         if ranker not in self._users:
             self._users[ranker] = Users(model_for(ranker), self._experiment.users, self._experiment.seed)
         return self._users[ranker]
 
 
 class People(Anybody):
-    """The same, all enrolled at the start, which pays off for use tick by tick.
+    """The clients with ids and arms computed at the start, which is faster when every tick needs them.
 
     Attributes:
         ids: the client ids, shape (N, 16).
@@ -129,7 +130,7 @@ def _client_ids(experiment: Experiment, clients: NDArray[np.int64]) -> NDArray[n
 
 
 def _hostile(experiment: Experiment, attack: Attack, study: Study, arm: NDArray[np.int16]) -> Hostile:
-    """Return which clients in these arms are hostile, shape (clients,), invented ones included."""
+    """Return the hostile clients, including invented ones, given each client's arm, shape (clients,)."""
     submits = np.array([*(arm.submits for arm in study.arms), False])
     submitting = np.flatnonzero(submits[arm])
     count = attack.invented_for(len(submitting))
@@ -155,7 +156,7 @@ def uuid_bytes(keys: Keys) -> NDArray[np.uint8]:
 
 
 def _arms(ids: NDArray[np.uint8], study: Study) -> NDArray[np.int16]:
-    """Return each client's arm as :func:`fedping.protocol.enrolment.enrol` decides it."""
+    """Return each client's arm, as :func:`fedping.protocol.enrolment.enrol` assigns it."""
     places = np.fromiter((hash_fraction(study.name, text) for text in _uuid_texts(ids)), np.float64, len(ids))
     of, ends = zip(*arm_intervals(study), strict=True)
     parts = np.searchsorted(np.array(ends), places, side="right")
@@ -164,7 +165,7 @@ def _arms(ids: NDArray[np.uint8], study: Study) -> NDArray[np.int16]:
 
 
 def _uuid_texts(ids: NDArray[np.uint8]) -> Iterator[str]:
-    """Yield ids, shape (k, 16), in the form of UUIDs; several times as fast as by way of an object."""
+    """Yield the texts of UUIDs for ids, shape (k, 16), several times as fast as with UUID objects."""
     for first in range(0, len(ids), _AT_A_TIME):
         digits = ids[first : first + _AT_A_TIME].tobytes().hex()
         for at in range(0, len(digits), 32):

@@ -1,8 +1,8 @@
-"""The pings of a private study, tick by tick: one a client and version, under another id each, sent after a delay.
+"""The pings of a private study, tick by tick: one per client and version, each with a new id, after a delay.
 
-Ticks follow each other here. Clients remember their number of contributions, and some pings are still on their way when
-a tick ends. The clients' state is written for every tick, in place of their own storage, as long as a run may have to
-continue from there; pings on their way are made again.
+Ticks depend on each other here: clients remember their number of contributions, and some pings are still on their way
+when a tick ends. The clients' state is written for every tick from which a run may have to continue, as their own
+storage would have it. Pings on their way are made again.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ _NOISE, _DELAY = 0x40, 0x41
 
 
 class Contributions:
-    """The clients' state: each one's number of contributions, and the last version it contributed to.
+    """The clients' state: each client's number of contributions, and the last version that it contributed to.
 
-    A client follows one line only. It is a :class:`fedping.client_sim.learning.states.ClientStates` of every line.
+    A client follows only one line, so this is the :class:`fedping.client_sim.learning.states.ClientStates` of every
+    line.
     """
 
     def __init__(self, clients: int) -> None:
@@ -51,11 +52,11 @@ class Contributions:
         return {"times": times, "last": last}
 
     def save(self, clients: ClientNumbers, state: State) -> None:
-        """Keep this from now on."""
+        """Set the state of these clients."""
         self._kept[:, clients] = state["times"], state["last"]
 
     def write(self, file: Path) -> None:
-        """Write all of it to a file, atomically."""
+        """Write all clients' state to a file, atomically."""
 
         def fill(hidden: Path) -> None:
             with hidden.open("wb") as into:
@@ -86,8 +87,8 @@ class PrivateTickMaker:
     """Makes the private pings tick by tick.
 
     Args:
-        experiment, study, people, pool: as of :class:`fedping.experiments.simulate.ticks.TickMaker`.
-        folder: where is written what clients keep.
+        experiment, study, people, pool: as in :class:`fedping.experiments.simulate.ticks.TickMaker`.
+        folder: the folder for the clients' state.
     """
 
     def __init__(self, experiment: Experiment, study: Study, people: People, pool: Executor, folder: Path) -> None:
@@ -100,35 +101,35 @@ class PrivateTickMaker:
         self._on_their_way: dict[int, list[tuple[str | None, int, pa.Table]]] = {}
 
     def first_needed(self, tick: int) -> int:
-        """Return the first tick whose pings may still be on their way at the beginning of this one."""
+        """Return the first tick with pings that may still be on their way at the beginning of ``tick``."""
         return max(0, tick - self._longest)
 
     def go_on_from(self, tick: int) -> None:
         """Restore the clients' state at the beginning of a tick.
 
         Raises:
-            DamagedRun: the state is unknown.
+            DamagedRun: the state is missing or damaged.
         """
         if tick > 0:
             self._kept.read(self._file(tick))
 
     def forget_before(self, tick: int) -> None:
-        """Remove the clients' state of ticks that a run can no longer continue from."""
+        """Remove the clients' states of ticks before this one, because a run no longer continues from them."""
         for file in self._folder.glob("*.npy"):
             if int(file.stem) < tick:
                 file.unlink()
 
     def forget(self) -> None:
-        """Remove all that was written of the clients."""
+        """Remove the folder of the clients' state."""
         if self._folder.is_dir():
             for file in self._folder.iterdir():
                 file.unlink()
             self._folder.rmdir()
 
     def parts(self, tick: int, iteration: int, means: NDArray[np.float32], models: Mapping[str, Models]) -> list[Part]:
-        """Return the pings that arrive in a tick; the arguments are the same as the ordinary maker's.
+        """Return the pings that arrive in a tick; arguments as in :meth:`TickMaker.parts`.
 
-        The clients' state after it is written before any ping can land.
+        The clients' state after the tick is written before any of these pings can land.
         """
         searches = self._searchers.searching(tick, means, models)
         searches = searches.at(np.flatnonzero(self._willing(searches)))
@@ -142,7 +143,7 @@ class PrivateTickMaker:
         return self._folder / f"{tick}.npy"
 
     def _willing(self, searches: TickSearches) -> NDArray[np.bool_]:
-        """Return the clients whose searches are needed: other searches have no effect."""
+        """Return whether each search is by a client that may contribute, shape (S,); other searches have no effect."""
         willing = np.zeros(len(searches), np.bool_)
         for position, arm in enumerate(self._study.arms):
             rows = np.flatnonzero(searches.arm == position)
@@ -153,7 +154,7 @@ class PrivateTickMaker:
         return willing
 
     def _send(self, some: list[Finished], tick: int) -> None:
-        """Send off the contributions of the clients of one arm and version, each with its earliest search."""
+        """Queue the contributions of one arm's and version's clients, each from its earliest search."""
         arm, version = self._study.arms[some[0].arm], some[0].version
         assert arm.line is not None
         users = np.concatenate([one.searches.users for one in some])
@@ -185,7 +186,7 @@ class PrivateTickMaker:
             self._on_their_way.setdefault(late, []).append((arm.line, version, table.take(which)))
 
     def _arrives(self, line: str, tick: int, moment: FloatArray, keys: Keys) -> NDArray[np.int64]:
-        """Return when pings arrive, in milliseconds since the experiment began, shape (k,)."""
+        """Return the pings' times of arrival, in milliseconds since the experiment began, shape (k,)."""
         waits = uniforms(child_keys(keys, _DELAY), 1)[:, 0] * self._delay[line] * 60_000
         return ((tick + moment) * self._experiment.tick_ms + waits).astype(np.int64)
 
@@ -196,7 +197,7 @@ def _by_tick(ticks: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.intp]]]
 
 
 def _together(some: list[Interactions]) -> Interactions:
-    """Return interactions of one arm as if they had been made at once."""
+    """Return several interactions of one arm joined into one."""
     updates = [one.update for one in some if isinstance(one.update, np.ndarray)]
     return Interactions(
         scores=np.concatenate([one.scores for one in some]),

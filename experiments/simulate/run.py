@@ -1,13 +1,13 @@
 """The loop of a simulated study: pings land tick by tick, a round follows each iteration, then the evaluation.
 
-The work is done in this process, or by Spark's executors, block by block (`blocks.py`), with the same files as result.
+The work is done block by block (`blocks.py`) in this process or by Spark's executors; the resulting files are the same.
 
 All state is the same as in production: the versions in the store and the files in the landing folder. Both contain
 simulated time (``created``, file names), and every tick can be made again from the seed. So a run that was killed at
 any point continues from the newest version, makes the unfinished ticks again over their own files, and ends with the
 same bits as an uninterrupted one.
 
-The progress of a running simulation is one small file with the latest state, removed with the summary.
+The progress of a running simulation is a small file with the latest state; it is removed when the summary is written.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from fedping.server_jobs.round import Engine, NumpyEngine, SparkEngine, delete_p
 PROGRESS = "progress.json"
 
 PACE = 0.2
-"""Seconds between two writes in one phase."""
+"""Seconds between two writes of the progress in one phase."""
 
 PhaseName: TypeAlias = Literal["enrolling", "optimization", "evaluation", "summary"]
 
@@ -63,8 +63,8 @@ PhaseName: TypeAlias = Literal["enrolling", "optimization", "evaluation", "summa
 class Progress(Struct, frozen=True):
     """The progress of a run, reported after every tick.
 
-    ``done`` of ``total`` ticks or iterations of the phase have ended, and this process has made ``pings`` pings; None
-    if the study is private, where pings are not counted.
+    ``done`` of ``total`` ticks or iterations of the phase have ended, and this process has made ``pings`` pings (None
+    for a private study, where pings are not counted).
     """
 
     phase: PhaseName
@@ -89,14 +89,14 @@ class ProgressNote:
         self._phase, self._next = now.phase, time.monotonic() + PACE
 
     def remove(self) -> None:
-        """Remove the file: the summary says the rest."""
+        """Remove the file; the summary replaces it."""
         self._file.unlink(missing_ok=True)
 
 
 def read_study_progress(out: Path) -> Progress | None:
     """Return the progress of the simulation in a folder, or its last state if it was killed.
 
-    None before and after, while it is being written, or if it is by a later version of fedping.
+    None before and after the simulation, while the file is being written, or if a later version of fedping wrote it.
     """
     try:
         text = without_format((out / PROGRESS).read_bytes(), PROGRESS)
@@ -109,13 +109,13 @@ WAITED_ENOUGH = 10_000
 """Maximum number of ticks without a new version before a simulation gives up."""
 
 WAVE = "wave.json"
-"""The file of a run's folder that says which of the evaluation's ticks are landed at once, while they are."""
+"""Name of the file that records the evaluation's ticks that are being landed together."""
 
 _NEVER = 2**62
 
 
 class _Wave(msgspec.Struct, frozen=True):
-    """The first of the ticks that are landed at once."""
+    """The first of the ticks that are being landed together."""
 
     tick: int
 
@@ -124,7 +124,7 @@ Watch = Callable[[Progress], None]
 
 
 def _noted(experiment: Experiment, study: Study) -> tuple[bytes, bytes]:
-    """Return the settings recorded in a run's folder, and the forms of earlier versions."""
+    """Return the settings as recorded in a run's folder, in the present form and in an earlier version's."""
     settings = canonical_json(experiment), canonical_json(study)
     return msgspec.json.format(b'{"experiment":%b,"study":%b}' % settings), b"\n".join(settings)
 
@@ -138,12 +138,12 @@ class Simulation:
         out: a new folder, or the folder of a run of the same experiment, which is then continued.
         threads: the number of parallel threads; the result does not depend on it.
         watch: called with the progress.
-        spark: its executors do the work, and all have to see the folder; None for this process. The result does not
-            depend on it.
+        spark: the Spark engine whose executors do the work; all have to see the folder. None for this process. The
+            result does not depend on it.
 
     Raises:
-        InvalidSettings: the folder holds something else, or another experiment; or a line needs more than simulated
-            users can do; or the study is private, which executors can't simulate.
+        InvalidSettings: the folder has other contents or another experiment; or simulated users can't do what a line
+            needs; or the study is private, which executors can't simulate.
         FedpingError: no noise keeps the guarantee of a private line.
     """
 
@@ -177,11 +177,11 @@ class Simulation:
         created = time_at(experiment.start_ms)
         self.store.create_study(study, first_versions(study, created=created, code_version=__version__))
         declared = self.store.studies.declared(study.name)
-        if not (declared.simulated and declared.state == "ended"):  # an ended one is checked again, and stays ended
+        if not (declared.simulated and declared.state == "ended"):  # a finished run stays finished
             self.store.studies.declare(study.name, Declared(since=created, simulated=True))
 
     def run(self) -> Summary | PrivateSummary:
-        """Run what has not been run yet, and return the summary, which is also written to ``<out>/summary.json``.
+        """Run or continue the experiment, and return its summary, which is also in ``<out>/summary.json``.
 
         Raises:
             FedpingError: no round gets enough clients, or a file cannot be used.
@@ -238,7 +238,7 @@ class Simulation:
         return max(line.next_tick for line in lines)
 
     def _optimize_private(self, people: People, pool: ThreadPoolExecutor, lines: list[LineRun]) -> int:
-        """Do so with a private study, whose pings are all gone in the end; its clients remember earlier ticks."""
+        """Run the iterations of a private study, then delete all its pings; return the tick after the last one."""
         maker = PrivateTickMaker(self.experiment, self.study, people, pool, self.out / "clients")
         phase = self.experiment.optimization
         if not all(line.done for line in lines):
@@ -250,7 +250,7 @@ class Simulation:
         while not all(line.done for line in lines):
             scene = _scene(tick, phase, lines)
             parts = maker.parts(tick, scene.iteration, means, scene.models)
-            if tick >= first:  # else they have arrived, but for those that are still on their way
+            if tick >= first:  # earlier ticks have landed; only their pings on the way are made again
                 land(self.landing, self.experiment, self.study, parts, tick)
                 self._after(tick, lines)
                 if not all(line.done for line in lines):
@@ -262,7 +262,7 @@ class Simulation:
         return max(line.next_tick for line in lines)
 
     def _after(self, tick: int, lines: list[LineRun]) -> None:
-        """Let each line have its round, if it is time for one."""
+        """Run the round of each line that is due after a tick."""
         for line in lines:
             line.after(tick)
         self._tell_of_rounds(lines)
@@ -276,7 +276,7 @@ class Simulation:
         if phase is None:
             return
         note = self.out / WAVE
-        # The last tick with files may lack some, and so may all that were landed at once with it.
+        # The last tick with files may lack some, and so may all ticks that were landed together with it.
         begin = max(first, min(self._landed_ticks() - 1, (read_whole(note, _Wave) or _Wave(_NEVER)).tick))
         end = first + phase.ticks
         if begin >= end:
@@ -298,7 +298,7 @@ class Simulation:
         return max(0, (max(stamps, default=0) - self.experiment.start_ms) // self.experiment.tick_ms)
 
     def _forget_after(self, tick: int) -> None:
-        """Remove files of ticks that are about to be made again, so that no round sees them too early."""
+        """Remove the files of ticks from this one on: they will be made again, and no round may read them before."""
         for file in self._files():
             if (landed_at(file) or 0) > self.experiment.start_ms + tick * self.experiment.tick_ms:
                 open_landing(self.landing).remove(file)
@@ -320,7 +320,7 @@ def simulate(
     watch: Watch = lambda _: None,
     spark: SparkEngine | None = None,
 ) -> Summary | PrivateSummary:
-    """Run an experiment in a folder, or the rest of it; see :class:`Simulation`."""
+    """Run or continue an experiment in a folder; see :class:`Simulation`."""
     return Simulation(experiment, study, out, threads, watch, spark).run()
 
 
@@ -331,12 +331,12 @@ def _scene(tick: int, phase: Phase, lines: list[LineRun]) -> Scene:
 
 
 def _tick_to_go_on_with(lines: list[LineRun]) -> int:
-    """Return the first tick that any line is waiting for."""
+    """Return the first tick that an unfinished line needs."""
     return min(line.next_tick for line in lines if not line.done)
 
 
 def _with_noise(study: Study, store: Path) -> Study:
-    """Return a study with the noise that keeps the guarantees of its private lines; as the store has it, if it does."""
+    """Return the study with the noise that its private lines need, as stored or else newly derived."""
     if not needs_accounting(study):
         return study
     stored = stored_with_noise(open_store(store), study) if store.is_dir() else None

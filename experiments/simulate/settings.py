@@ -1,4 +1,4 @@
-"""An experiment as a file: a study, who takes part in it, for how long, and how it is validated."""
+"""An experiment's file: a study, its simulated clients, its phases, and its validation."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def in_minutes(length: Length, tick_ms: int) -> IterationLength:
 
 
 class Phase(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How busy a phase is.
+    """The activity of clients in a phase.
 
     ``searches_per_day`` is an average enrolled client's; ``activity_shape`` is the shape of the gamma distribution of
     clients' activity: the lower, the more unequal. The default matches the thesis' counts (7.5): 2.07 and 3.67 million
@@ -93,9 +93,9 @@ class Phase(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class Optimization(Phase, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The phase with a round after every iteration.
 
-    ``length`` and ``early_stopping`` are for lines of the study that do not say themselves when an iteration, and when
-    training ends. Lines that the arm of ``early_stopping`` does not follow are trained to their last iteration. At the
-    end the best version is published again, for the evaluation, also if training was not stopped.
+    ``length`` and ``early_stopping`` are for lines of the study without own settings for the end of an iteration and of
+    training. Lines that the arm of ``early_stopping`` does not follow are trained to their last iteration. At the end
+    the best version is published again, for the evaluation, also if training was not stopped.
     """
 
     digest_name: ClassVar[str] = "Optimization"
@@ -106,7 +106,7 @@ class Optimization(Phase, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 class Evaluation(Phase, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The phase after it, with a fixed number of ticks and the final version frozen.
+    """The phase after the optimization, with a fixed number of ticks and the final version frozen.
 
     Its pings land in the partition of that version, which has no pings of the optimization, because no round stepped
     from it. Late pings of clients with an older version land with that version, as always; their ``received_at`` shows
@@ -227,7 +227,7 @@ def _check(experiment: Experiment, study: Study) -> None:
 
 
 def _check_private(experiment: Experiment, study: Study) -> None:
-    """Raise :class:`InvalidSettings` if an experiment with a private study asks for unavailable data."""
+    """Raise :class:`InvalidSettings` if an experiment needs data that its private study doesn't provide."""
     private = f"study '{study.name}' is private"
     if experiment.evaluation is not None:
         raise InvalidSettings(

@@ -1,7 +1,7 @@
-"""The results of a simulated study, from its lineage (the loss) and its landed pings (the rest).
+"""The results of a simulated study: the loss from its lineage, everything else from its landed pings.
 
-The pings of a private study are deleted, and nothing exact is stored. The results of its rounds, what they released and
-what they spent, follow from the lineages of its versions, as in a real private study.
+The pings of a private study are deleted, and nothing exact is stored. As in a real private study, the released results
+of its rounds and the spent budget follow from the lineages of its versions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _COLUMNS = ["client_id", "study_variation", "model_version", "rank_selected", "n
 
 
 class ArmFigures(Struct, frozen=True, kw_only=True):
-    """One arm in one phase. Means are over pings with a selection; null without any.
+    """The figures of one arm in one phase. Means are over pings with a selection; null without any.
 
     ``stale`` pings of the evaluation are of versions before the frozen one; late pings of the optimization are not
     counted here, because every version's lineage counts them.
@@ -47,9 +47,9 @@ class ArmFigures(Struct, frozen=True, kw_only=True):
 
 
 class PhaseFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One phase: its start as a landing time (milliseconds since 1970), and each arm in it.
+    """The figures of one phase: its landing times (milliseconds since 1970), its totals, and each arm.
 
-    ``hostile_pings`` count the pings of hostile clients and of invented ids, among all.
+    ``hostile_pings`` is the number of pings of hostile clients and of invented ids, among all pings.
     """
 
     from_ms: int
@@ -76,7 +76,7 @@ class LineFigures(Struct, frozen=True, kw_only=True):
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """A whole experiment. ``enrolled`` counts clients by the phases' pings, without those who never searched."""
+    """The summary of a whole experiment. ``enrolled`` is the number of clients with a ping in any phase."""
 
     study: str
     seed: int
@@ -130,9 +130,9 @@ def _phase(
     newest: dict[str, int],
     hostile: NDArray[np.void],
 ) -> tuple[PhaseFigures, list[NDArray[np.void]]]:
-    """Return the figures of a phase, and who has sent in it, in parts of the ids.
+    """Return the figures of a phase, and the ids of its senders, in parts.
 
-    In memory are 26 bytes a ping: an id and an arm, and the loss where something was selected.
+    It keeps 26 bytes per ping in memory: an id, an arm, and the loss if something was selected.
     """
     arms = [_Arm() for _ in study.arms]
     senders: list[list[tuple[NDArray[np.void], NDArray[np.int16]]]] = [[] for _ in range(_PARTS)]
@@ -168,14 +168,14 @@ def _phase(
 
 
 _PARTS = 16
-"""Number of parts by the first bits of the id; one part is sorted at a time."""
+"""Number of parts into which ids are divided by their first bits; one part is sorted at a time."""
 
 _NOBODY = np.zeros(0, "V16")
 
 
 @dataclass
 class _Arm:
-    """The counts of an arm, added file by file; the sums are of whole numbers, and so exact."""
+    """The counts of an arm, added up file by file; sums of whole numbers are exact."""
 
     pings: int = 0
     selections: int = 0
@@ -192,7 +192,7 @@ class _Arm:
         characters: NDArray[Any],
         loss: NDArray[np.float64],
     ) -> None:
-        """Count the pings of a file, which of them are of this arm, and which of those are stale."""
+        """Add the pings of a file; ``mine`` and ``stale`` mark this arm's pings, and the stale ones among them."""
         chosen = mine & (rank >= 0)
         self.pings += int(mine.sum())
         self.selections += int(chosen.sum())
@@ -202,7 +202,7 @@ class _Arm:
         self.losses.append(loss[chosen])
 
     def figures(self, clients: int) -> ArmFigures:
-        """Return the figures, and forget the losses."""
+        """Return the figures, and discard the losses."""
         losses = np.concatenate(self.losses) if self.losses else np.zeros(0)
         self.losses.clear()
         return ArmFigures(
@@ -242,11 +242,11 @@ def _line(study: Study, store: ModelStore, line: str) -> LineFigures:
 
 
 def below_from(study: Study, curves: dict[str, ArmCurve], over: int) -> int | None:
-    """Return the first version since which every arm that applies the model stays below every arm that does not.
+    """Return the first version since which all arms that apply the model have a lower loss than all that don't.
 
     Args:
-        study: defines which arms apply.
-        curves: the loss by arm and version.
+        study: the study, which defines the arms that apply the model.
+        curves: the losses by arm and version.
         over: number of versions that the loss is averaged over.
     """
     applies = {arm.name: arm.applies for arm in study.arms}
@@ -264,7 +264,7 @@ def below_from(study: Study, curves: dict[str, ArmCurve], over: int) -> int | No
 
 
 class PrivateLineFigures(Struct, frozen=True, kw_only=True):
-    """One line: its newest version, what its rounds have spent, and whether the guarantee allows no further one."""
+    """A private line's newest version, its spent budget, and whether its guarantee allows no further round."""
 
     version: int
     spent: LineSpent
@@ -272,7 +272,7 @@ class PrivateLineFigures(Struct, frozen=True, kw_only=True):
 
 
 class PrivateSummary(Struct, frozen=True, kw_only=True):
-    """A whole experiment with a private study; ``results`` have the noise and its errors in them."""
+    """The summary of an experiment with a private study; ``results`` include the noise and its errors."""
 
     study: str
     seed: int

@@ -1,6 +1,6 @@
-"""One tick of simulated time: its searches, their versions, and the resulting pings, partition by partition.
+"""One tick of simulated time: searches, the clients' versions, and the resulting pings, partition by partition.
 
-Pings are made as the columns that ingest would have written, without JSON in between.
+Pings are made directly as the columns that ingest would write, without JSON.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Envelopes:
 
     Attributes:
         document_ids, client_ids: shape (S, 16).
-        received_ms: when ingest received each, milliseconds since 1970, shape (S,).
+        received_ms: the time at which ingest received each ping, in milliseconds since 1970, shape (S,).
         version: the model version that the clients hold.
-        arm: the position of their arm in ``arms``.
+        arm: the position of the clients' arm in ``arms``.
         arms: the names of all arms of the study.
     """
 
@@ -96,7 +96,7 @@ def _scores(scores: NDArray[np.float64], shown: NDArray[np.intp]) -> pa.ListArra
 
 
 SEARCHES_AT_A_TIME = 2048
-"""Searches per piece of work: its arrays stay in the processor's cache, and memory does not grow with the clients."""
+"""Searches per piece of work, so that arrays fit the processor's cache and memory doesn't grow with the clients."""
 
 _BEHAVE, _DOCUMENT, _MOMENT, _UPLOAD = range(4)
 
@@ -128,9 +128,9 @@ class TickSearches:
     """The searches of one tick by enrolled clients, in the order of the clients; each of shape (S,).
 
     Attributes:
-        users: who searches.
-        number: of the search among that client's in this tick, from 0.
-        keys: a random key of each search.
+        users: the client of each search.
+        number: the number of the search among its client's in this tick, from 0.
+        keys: a random key for each search.
         arm: the position of the client's arm in the study.
         version: the version that the client holds, -1 in an arm without a line.
     """
@@ -145,7 +145,7 @@ class TickSearches:
         return len(self.users)
 
     def at(self, rows: NDArray[np.intp]) -> TickSearches:
-        """Return some of the searches."""
+        """Return the searches at these rows."""
         return TickSearches(self.users[rows], self.number[rows], self.keys[rows], self.arm[rows], self.version[rows])
 
 
@@ -156,9 +156,9 @@ class Finished:
     Attributes:
         arm: the position of the arm in the study.
         version: the version that its clients hold.
-        searches: the searches, S of them.
-        moment: the time of each, as a part of the tick, shape (S,).
-        behaved: their results; an update is not encoded yet.
+        searches: the S searches.
+        moment: the time of each search, as a fraction of the tick, shape (S,).
+        behaved: the results of the searches; updates are not encoded yet.
     """
 
     arm: int
@@ -172,7 +172,7 @@ Out = TypeVar("Out")
 
 
 class Searchers:
-    """Lets the clients of an experiment search, each tick independently of the others."""
+    """Simulates the searches of an experiment's clients, each tick independently of the others."""
 
     def __init__(self, experiment: Experiment, study: Study, people: Anybody, pool: Executor) -> None:
         self._experiment = experiment
@@ -188,7 +188,7 @@ class Searchers:
     def searching(
         self, tick: int, means: NDArray[np.float32], models: Mapping[str, Models], first: int = 0
     ) -> TickSearches:
-        """Return the searchers of a tick; the arguments are the same as for :meth:`TickMaker.parts`."""
+        """Return the searches of a tick, before they are simulated; arguments as in :meth:`TickMaker.parts`."""
         searching = self._people.activity.searching(tick, means, first)
         arms = self._people.arms_of(searching.users)
         rows = np.flatnonzero(arms < len(self._study.arms))
@@ -204,12 +204,12 @@ class Searchers:
         models: Mapping[str, Models],
         result_of: Callable[[Finished], Out],
     ) -> Iterator[Out]:
-        """Let these clients search, and yield what is made of some searches at a time, in the order of arm and version.
+        """Simulate searches, and yield the result of ``result_of`` for some at a time, by arm and version.
 
         Args:
-            searches: of the tick.
+            searches: the searches of the tick.
             tick: its number.
-            iteration: the study's.
+            iteration: the study's iteration.
             models: each line's models, by name.
             result_of: called in a thread, with at most :data:`SEARCHES_AT_A_TIME` searches.
         """
@@ -291,8 +291,8 @@ class TickMaker:
         Args:
             tick: its number.
             iteration: the study's iteration; users' wishes may drift with it.
-            means: the activity of each client (:meth:`fedping.client_sim.population.behaviour.Activity.means`), of some
-                consecutive clients; only these search.
+            means: the activity of some consecutive clients
+                (:meth:`fedping.client_sim.population.behaviour.Activity.means`); only these clients search.
             models: each line's models, by name.
             first: the first of these clients.
         """
@@ -327,7 +327,7 @@ def document_ids(keys: Keys) -> NDArray[np.uint8]:
 
 
 def joined(tables: Iterable[tuple[str | None, int, pa.Table]]) -> list[Part]:
-    """Return tables, each with its line and version, one per partition, in the order of lines and versions."""
+    """Return one part per line and version, with its tables joined, in the order of lines and versions."""
     of_partition: dict[tuple[str | None, int], list[pa.Table]] = {}
     for line, version, table in tables:
         of_partition.setdefault((line, version), []).append(table)

@@ -32,7 +32,7 @@ TIMES = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"])
 
 
 class _VersionNumber(click.ParamType[int]):
-    """A version's number, small enough for 64 bits; the help does not show the bound."""
+    """Option type of a version's number that fits 64 bits; the help does not show the bound."""
 
     name = "integer"
 
@@ -46,7 +46,7 @@ class _VersionNumber(click.ParamType[int]):
 
 MOST_ITERATION = 10**15
 ITERATION = _VersionNumber()
-"""Type of a version's number as the bound of a window, with the same maximum as on the Results page."""
+"""Option type of a version's number as the bound of a window, with the same maximum as on the Results page."""
 
 SECOND_COMPILER = ("-XX:TieredStopAtLevel=4",)
 """Option for Java's second compiler: it speeds up counting, which runs in Java, but not rounds, which run in Python."""
@@ -175,7 +175,7 @@ class AnalyzeOptions:
     master: str | None
 
     def question(self, study: Study) -> Asked:
-        """Return the question about a study."""
+        """Return the question that the options ask about a study."""
         from fedping.analysis.verdict import Asked, default_metrics, words_of
 
         return Asked(

@@ -123,7 +123,7 @@ def _stay(running: RunningDemo, every: int, console: Console) -> None:
     from fedping.terminal import stopped_by_signals
 
     trained = running.outcome.study.name
-    # Only visitors of the page send to it: after an hour without one, its health would report a failure.
+    # Only visitors of the page send pings to this study, so an hour without visitors would look like a failure.
     paused = Declared(state="paused", since=utc_now(), because="the demo has trained it")
     running.servers.store.studies.declare(trained, paused)
     ingest = running.servers.ingest

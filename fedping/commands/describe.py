@@ -1,4 +1,4 @@
-"""`fedping describe`: pictures of what the clients' data of a laboratory experiment look like, from sums alone."""
+"""`fedping describe`: pictures of the clients' data of a laboratory experiment, computed from sums alone."""
 
 from __future__ import annotations
 

@@ -47,11 +47,11 @@ class Pace:
     every: float
 
     def has_time(self, began: float) -> bool:
-        """Return whether time is left; ``began`` is a monotonic time."""
+        """Return whether time is left for another iteration; ``began`` is a monotonic time."""
         return self.duration is None or time.monotonic() - began < self.duration
 
     def repeat(self, runner: asyncio.Runner, run_once: Callable[[float], None]) -> None:
-        """Call a function once an iteration, with the monotonic time at which the first one began."""
+        """Call a function in each iteration, with the monotonic time at which the first iteration began."""
         began, done = time.monotonic(), 0
         while self._continues(done, began):
             run_once(began)
@@ -274,7 +274,7 @@ def _simulate(url: str, study: str, as_json: bool, named: set[str], options: dic
 
 
 def _mixing(url: str, study: str, clients: str) -> str:
-    """Return the sentence that a study counts what a fleet sends like real pings, and how to keep it apart."""
+    """Return the warning that a study counts a fleet's pings like real ones, with ways to keep them apart."""
     return (
         f"note: {clients} will send to study '{study}' at {without_secrets(url)}, whose rounds and results "
         "count them like real ones. To keep them apart, create the study under another name: change 'name' in its "
@@ -477,7 +477,7 @@ def _replay(url: str, study: str, as_json: bool, pace: Pace, options: dict[str, 
     """Post a recording as often as ``pace`` allows; return 1 if a ping was not accepted, else 0.
 
     Raises:
-        FedpingError: there is no recording, it is damaged, or the server has no such study.
+        FedpingError: the recording is missing or damaged, or the server doesn't have the study.
     """
     from rich.console import Console
 

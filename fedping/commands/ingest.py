@@ -313,7 +313,7 @@ def _say_recovered(settings: IngestSettings) -> None:
 
     try:
         left = recovered(settings.journal)
-    except OSError as error:  # the compactor tries again, and reports what stays
+    except OSError as error:  # the compactor tries again, and reports remaining segments
         say(f"Can't read all of the journal {settings.journal}: {error.strerror}.", "warning")
         return
     if left.segments:
@@ -328,8 +328,8 @@ def _dashboard(settings: DashboardSettings, ingest_port: int) -> Callable[[int],
     """Return the function that serves the dashboard until the process of the given id ends.
 
     Raises:
-        InvalidSettings: it has the port of ingest.
-        CannotStart: its port is taken, or the folder of runs cannot be written.
+        InvalidSettings: the dashboard has the port of ingest.
+        CannotStart: the dashboard's port is taken, or the folder of runs cannot be written.
     """
     from fedping.dashboard.application import prepare, serve
 

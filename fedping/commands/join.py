@@ -40,7 +40,7 @@ LONGEST_WAIT = 900.0
 """Maximum seconds between two fetches, after any number of failures, unless --every is longer."""
 
 FETCHES_A_STUDY = 10
-"""Number of waits after which the study is fetched too, because it may have ended."""
+"""Number of waits after which the study is fetched again, because it may have ended."""
 
 MOST_BYTES = 2**26
 """Maximum size of an answer of the server."""
@@ -74,7 +74,7 @@ class Pace:
     def limited(self) -> Iterator[None]:
         """Make a training raise :class:`_TimeOver` when no time is left, or :class:`_TooSlow` if it takes too long.
 
-        A timer does that in the main thread, the only one that can be interrupted.
+        A timer raises the exception in the main thread, the only one that can be interrupted.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -94,11 +94,11 @@ class Pace:
 
 
 class _TimeOver(BaseException):
-    """The time of --for is over; no ``except Exception`` of a training stops it."""
+    """Raised when the time of --for is over; not caught by ``except Exception`` in a training."""
 
 
 class _TooSlow(BaseException):
-    """A training takes longer than --training-time; no ``except Exception`` of a training stops it."""
+    """Raised when a training takes longer than --training-time; not caught by ``except Exception`` in it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +150,7 @@ class Options:
 
     @property
     def pace(self) -> Pace:
-        """The interval of fetches and the time of the end, from now on."""
+        """The interval of fetches and the time of the end, counted from this call."""
         return Pace(
             rounds=self.rounds,
             seconds=None if self.duration is None else seconds_in("--for", self.duration),
@@ -183,7 +183,7 @@ class TimedRunner:
         try:
             return run_interruptible(self.runner, in_time())
         finally:
-            request.close()  # where a signal came before it began
+            request.close()  # if a signal came before the request began
 
 
 @click.command(
@@ -459,7 +459,7 @@ def _institutions(
         for institution in institutions:
             _warn_of_unprotected(institution)
         if not options.show:
-            for institution in institutions:  # first, or one that is killed here would send it
+            for institution in institutions:  # first, because after a kill here the ping would be sent
                 institution.discard()
             decided.keep(folder)
         return institutions, decided
@@ -496,7 +496,7 @@ def _institutions(
 
 
 def _states_in(folder: StateFolder, files: ExitStack) -> StatesOf:
-    """Return the file for a training's state, created if the training keeps any."""
+    """Return a function that gives a training's stored states; their file is opened at the first use."""
     from fedping.client_sim.learning.algorithm import State
     from fedping.client_sim.learning.states import ClientStates, StateFile, in_memory, open_states
 
@@ -651,10 +651,10 @@ class Session:
     """Runs the clients' next actions, turn after turn, until the end; the last client trains.
 
     Args:
-        timed: runs their requests.
+        timed: runs the clients' requests.
         institutions: the clients.
         ask: asks a person whether to send a ping; None sends without asking.
-        told: the consent, for reports in JSON; None for lines.
+        told: the consent, for reports in JSON; None for reports as text.
     """
 
     def __init__(
@@ -713,11 +713,11 @@ class Session:
         elif not accepted:
             self._wait(f"waiting to post the ping of version {ping.version} again")
         elif self._rounds != self._pace.rounds:
-            # A server that always has a newer version gets a ping a turn, and no more.
+            # A server that always has a newer version gets at most one ping per turn.
             self._wait(f"waiting for a version after {ping.version}")
 
     def _next_ping(self, institution: Institution) -> tuple[Waiting | None, str | None]:
-        """Take a client's actions up to its next post; return the ping that waits for it.
+        """Take a client's actions up to its next post, and return the ping to be posted.
 
         Without one, return None and the reason why no version was available, if so.
         """
@@ -768,7 +768,7 @@ class Session:
         self._sleep(seconds, f"waiting for {moment}")
 
     def _post(self, institution: Institution, ping: Waiting) -> bool:
-        """Post a ping; return whether it was accepted, else it is posted again later."""
+        """Post a ping and return whether it was accepted; if not, it will be posted again later."""
         from fedping.client_sim.client import SetAside
 
         self._delay(institution, ping)
@@ -810,7 +810,7 @@ class Session:
         self._last_explanation = explanation
 
     def _wait(self, activity: str) -> None:
-        """Wait for the next turn; now and then, fetch the study, which may have ended."""
+        """Wait for the next turn; after every few waits, fetch the study, which may have ended."""
         self._sleep(self._backoff.wait(self._failures + 1, self._random.random(), None), activity)
         self._waits += 1
         if self._waits % FETCHES_A_STUDY == 0:

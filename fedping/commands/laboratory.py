@@ -1,4 +1,4 @@
-"""`fedping sweep`, `compare` and `export`: laboratory experiments; and their options, bar and table."""
+"""`fedping sweep`, `compare`, `export` and `reproduce`: commands for laboratory experiments, with shared options."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def run_laboratory(file: Path, folder: Path, options: LaboratoryOptions, spark: 
 
 @contextmanager
 def _bar(experiment: Experiment) -> Iterator[Watch]:
-    """Show a bar over all rounds, with rounds a second, on a terminal; without one, only the summary is printed."""
+    """On a terminal, show a progress bar over all rounds, with rounds per second; otherwise, show nothing."""
     from fedping.experiments.laboratory.units import units_of
     from fedping.terminal import bars
 
@@ -239,7 +239,7 @@ def _bar(experiment: Experiment) -> Iterator[Watch]:
 
 
 def _work(rounds: int, baseline: str | None) -> int:
-    """Return the part of a run in the bar."""
+    """Return the share of a run in the bar, in rounds."""
     return max(1, rounds if baseline is None else rounds // 10)
 
 
@@ -284,7 +284,7 @@ def _table(summary: Summary, stands: Standing) -> Table:
     table.add_column("", no_wrap=True)
     columns = [(summary.split, metric) for metric in summary.shown]
     of_clients: tuple[str, ...] = ("local", "local_worst")
-    if _has(summary, "personal"):  # means over the clients as well
+    if _has(summary, "personal"):  # includes means over the clients
         of_clients = ("central", "personal", "gain", "personal_worst")
         columns = [column for column in columns if column[0] != "personal"]
     of_clients = (*of_clients, "newcomers", "trained", "nodes")

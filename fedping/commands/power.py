@@ -1,4 +1,4 @@
-"""`fedping power`: how many users a study needs, to show an effect and to train a model (thesis 7.4)."""
+"""`fedping power`: the number of users that a study needs to show an effect or to train a model (thesis 7.4)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def _pilot_options(command: _Command) -> _Command:
-    """Add the options of the source of the metric's distribution."""
+    """Add the options that name the source of the metric's distribution."""
     options = (
         click.option("--arm", help="Arm of the landed pilot without the change."),
         click.option(
@@ -154,7 +154,7 @@ class EffectOptions:
 
     @property
     def design(self) -> Design:
-        """The settings fixed in advance."""
+        """The settings of the test that are fixed in advance."""
         from fedping.analysis.power import Design
 
         return Design(

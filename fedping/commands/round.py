@@ -364,7 +364,7 @@ def lines_of(store: ModelStore, study: str, chosen: tuple[str, ...]) -> list[str
     """Return the names of the chosen lines of a study, of all if none is chosen.
 
     Raises:
-        FedpingError: the study has no line, or none of a chosen name.
+        FedpingError: the study has no line, or no line of a chosen name.
     """
     the_study = store.study(study)
     if not the_study.lines:
@@ -445,7 +445,7 @@ class StudyRounds:
         return result
 
     def resting(self, keep: bool) -> str | None:
-        """Return why the study has no rounds if it is paused or has ended; else None.
+        """Return the reason why a paused or ended study has no rounds; None for a running study.
 
         No further round deletes the last pings of a private study that has ended. They are deleted here, unless
         ``keep`` is set.
@@ -528,7 +528,7 @@ class StudyRounds:
 def noting_attempt(
     store: ModelStore, landing: Landing, study: str, line: str
 ) -> Iterator[Callable[[RoundResult], None]]:
-    """Record the outcome of the round in the block next to the pings; yield a function that takes its result."""
+    """Record, next to the pings, the outcome of the round run in the block; yield a function to pass its result."""
     from fedping.server_jobs.round_status import keep_attempt, last_attempt
     from fedping.server_jobs.shutdown import DeadlineReached, Interrupted
 
@@ -567,7 +567,7 @@ def _outcome(error: Exception) -> str:
 
 
 def _reason(error: BaseException | None) -> str:
-    """Return why a round failed; for a defect only its type and system error, because its text may quote a ping."""
+    """Return the reason why a round failed; for a defect, only type and system error: its text may quote a ping."""
     if isinstance(error, OSError):
         where = f": {error.filename}" if error.filename else ""
         return f"{error.strerror or type(error).__name__}{where}"
@@ -575,7 +575,7 @@ def _reason(error: BaseException | None) -> str:
 
 
 def _part(error: BaseException | None, store: ModelStore, landing: Landing) -> Literal["", "store", "landing"]:
-    """Return the part that a round failed on, from the error and its causes."""
+    """Return the storage in which a round failed, from the error and its causes."""
     from fedping.model_store.store import StoreError
     from fedping.protocol.landed_file import UnreadableFile
 

@@ -124,7 +124,7 @@ def _is_of_laboratory(path: Path) -> bool:
     """Return whether a file has a [model] or [line] and no study; False if it can't be read (reported later).
 
     Raises:
-        InvalidSettings: it has none of these.
+        InvalidSettings: the file has none of these.
     """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))

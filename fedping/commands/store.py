@@ -1,4 +1,4 @@
-"""`fedping store`: a line's versions: history, contents, differences, rollback, continuation, recomputation."""
+"""`fedping store`: commands for a line's versions: history, contents, differences, rollback, recomputation."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def tell_oddities(store: ModelStore, study: str, line: str) -> None:
 
 
 def chosen_line(store: ModelStore, study: str, line: str | None) -> str:
-    """Return the name of a line of a study; of its only one if none is given.
+    """Return the name of a study's line; if ``line`` is None, of the study's only line.
 
     Raises:
-        FedpingError: the store has no such study, or the study no such line, or several to choose from.
+        FedpingError: the study or the line is unknown, or ``line`` is None and the study has several lines.
     """
     settings = store.study(study)
     if line is None and len(settings.lines) != 1:
@@ -80,7 +80,7 @@ def history(study: str, line: str | None, last: int, sketches: bool, store_path:
     for n in opened.iterations(study, line)[-last - 1 :]:  # and the parent of the first listed version
         try:
             versions.append(opened.version(study, line, n))
-        except MissingVersion as error:  # a fence whose mark is lost
+        except MissingVersion as error:  # a continuation whose mark is lost
             click.echo(f"note: {error}", err=True)
     tell_oddities(opened, study, line)
     dates, now = {v.iteration: v.created for v in versions}, milliseconds_of(utc_now())

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from fedping.server_jobs.warm_start import Warm
 
 VOTES = {"client": "a client", "ping": "a ping", "examples": "an example"}
-"""The unit with one vote in a round, in words, by the name of the weighting."""
+"""Words for the unit that has one vote in a round, by the name of the weighting."""
 
 
 @click.group()
@@ -413,7 +413,7 @@ def _described(the_study: Study) -> str:
 
 
 def _limits(the_study: Study) -> Iterator[str]:
-    """Yield in words the type of a study's pings, and the limits of their values."""
+    """Yield descriptions of the type of a study's pings, and of the limits of their values."""
     if the_study.shards != SHARDS:
         yield f"a round divides the clients into {the_study.shards:,} shards, so it runs at most that many tasks"
     if the_study.enrolment == "hash":
@@ -439,14 +439,14 @@ def _limits(the_study: Study) -> Iterator[str]:
 
 
 def _own(line: Line) -> Iterator[str]:
-    """Yield in words the private state of a line's clients, if any."""
+    """Yield a description of the private state of a line's clients, if any."""
     if (personal := getattr(line.training, "personal", None)) is not None:
         begins = f" from version {since:,} on" if (since := getattr(personal, "from_version", 0)) else ""
         yield f"clients of personal arms keep private state: {personal.__struct_config__.tag}{begins}"
 
 
 def _sent(line: Line) -> Iterator[str]:
-    """Yield in words the clients that send updates of a version, if not all do, and the links that encode these.
+    """Yield descriptions of the share of clients that send updates, if not all do, and of their upload links.
 
     The link of a private line follows from its guarantee, whose sentence describes it.
     """
@@ -457,7 +457,7 @@ def _sent(line: Line) -> Iterator[str]:
 
 
 def _rows(the_study: Study, line: Line) -> Iterator[str]:
-    """Yield in words how institutions with tables take part in a line, if they can."""
+    """Yield a description of the participation of institutions with tables in a line, if they can take part."""
     from fedping.protocol.ping import MODEL_UPDATE
     from fedping.protocol.row_privacy import (
         EPSILON,
@@ -486,7 +486,7 @@ def _rows(the_study: Study, line: Line) -> Iterator[str]:
 
 
 def _safeguards(line: Line) -> Iterator[str]:
-    """Yield in words the settings that keep one client from moving a line."""
+    """Yield descriptions of the settings that limit the effect of a single client on a line."""
     if line.limits is not None and line.limits.weight is not None:
         yield f"an update with a number beyond {line.limits.weight:,.9g} is rejected"
     if line.limits is not None and line.limits.norm is not None:
@@ -559,7 +559,7 @@ def _percent(share: float) -> str:
 
 
 def _guarantee(line: Line) -> Iterator[str]:
-    """Yield the guarantee of a private line in words."""
+    """Yield sentences that describe the guarantee of a private line."""
     from fedping.protocol.row_privacy import EPSILON, mu_of, usual_delta
 
     if line.privacy is None:
@@ -597,7 +597,7 @@ def _guarantee(line: Line) -> Iterator[str]:
 
 
 def _ending(line: Line) -> Iterator[str]:
-    """Yield in words when the iterations and the training of a line end, as far as it is set."""
+    """Yield descriptions of the conditions that end a line's iterations and training, as far as set."""
     length, rule = line.length, line.early_stopping
     if isinstance(length, IterationByTime):
         yield f"an iteration lasts {length.minutes:,g} minutes"

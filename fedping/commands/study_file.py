@@ -1,4 +1,4 @@
-"""Study files on the command line: reading, checks, and the weights that version 0 takes over from another study."""
+"""Study files on the command line: reading, checks, and weights for version 0 from another study."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def checked(file: Path, own_models: tuple[str, ...], store_path: Place | None = 
 def checked_with_warnings(
     file: Path, own_models: tuple[str, ...], store_path: Place | None = None
 ) -> tuple[Study, list[str]]:
-    """Return the same as :func:`checked`, and the warnings that it printed, one sentence each."""
+    """Return the study as :func:`checked` does, and the printed warnings, one sentence each."""
     try:
         the_study, warnings = ready(study_from_toml(file, new=True), own_models, store_path, _tell_of_noise)
     except InvalidSettings as error:
@@ -144,7 +144,7 @@ def wanted_of(study: Study, texts: tuple[str, ...]) -> list[Wanted]:
 
 
 def warm_starts(study: Study, options: WarmOptions, store_path: Place) -> dict[str, Warm]:
-    """Return by line the weights that a new study starts with instead of its start values.
+    """Return the weights that replace start values in a new study, by line.
 
     Raises:
         InvalidSettings: an option can't be used, or a line can't begin with these weights.
@@ -185,7 +185,7 @@ def _begun_with(study: Study, wanted: Wanted, store_path: Place) -> int | None:
 
 
 def _names(wanted: list[Wanted], renamed: tuple[str, ...], source: ModelStore) -> dict[str, dict[str, str]]:
-    """Return by line the old names of renamed weights. A name may contain '=', so every '=' is tried as the separator.
+    """Return the old names of renamed weights, by line. A name may contain '=', so each '=' is tried as separator.
 
     Raises:
         InvalidSettings: a text names no weight of a line that takes weights over, or can be read in two ways.
@@ -242,7 +242,7 @@ def table_of(study: Study, warm: dict[str, Warm]) -> Iterator[str]:
 
 
 def warm_document(study: Study, warm: dict[str, Warm]) -> dict[str, dict[str, Any]]:
-    """Return by line, for JSON, the version whose weights it takes over, and their number."""
+    """Return the version whose weights each line takes over, and the number of these weights, for JSON."""
     return {
         name: {
             "study": each.origin.taken.study,

@@ -21,7 +21,7 @@ def _list(context: click.Context, parameter: click.Parameter, is_asked: bool) ->
 
 
 class _Template(click.ParamType[str]):
-    """The name of a template; the list of them is read only when one is given."""
+    """Option type of a template's name; the list of templates is read only if a name is given."""
 
     name = "template"
 

@@ -198,14 +198,14 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     """A study as `fedping study list` shows it.
 
     Attributes:
-        study: its name.
-        state: its declared state; unreadable if its documents are damaged, as ``error`` says.
+        study: name of the study.
+        state: declared state of the study; "unreadable" if its documents are damaged (see ``error``).
         since: the time of that state, as ISO 8601 in UTC; empty if none was declared.
-        by: who declared it.
+        by: user who declared the state.
         because: the reason given.
         pings: the type of ping that its clients send; empty if unreadable.
         versions: the newest version of each line; None if there is none to serve.
-        error: what can't be read; empty otherwise.
+        error: the error of an unreadable study; empty otherwise.
     """
 
     study: str
@@ -218,7 +218,7 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
     def in_words(self, width: int) -> str:
-        """Return a row of the list, with the name in so many columns."""
+        """Return a row of the list, with the name padded to ``width`` columns."""
         from fedping.server_jobs.health.findings import format_time
 
         lines = ", ".join(
@@ -232,7 +232,7 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def listed(store: ModelStore, name: str) -> Listed:
-    """Return a study of a store as the list shows it."""
+    """Return a study of a store as an entry of the list."""
     try:
         the_study, declared = store.study(name), store.studies.declared(name)
         newest = {line.name: store.lines.newest(name, line.name) for line in the_study.lines}

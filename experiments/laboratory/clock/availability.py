@@ -1,4 +1,4 @@
-"""When clients are available: windows of simulated time, one after another for each client."""
+"""Clients' availability: for each client, consecutive windows of simulated time."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ HOUR = 3600.0
 """Seconds of an hour."""
 
 _FIRST = 1 << 32
-"""Index of a client's child key for draws common to all its windows; the others are for one window each."""
+"""Index of the child key for a client's draws for all its windows; smaller indices are for single windows."""
 
 
 class Windows:
-    """Each client's present window, or its next one; windows follow from the keys alone, however time is read.
+    """Each client's current or next window. Windows depend only on the keys, not on the times of the calls.
 
     Args:
-        settings: what makes windows; None for clients that are always available.
+        settings: the rule for windows; None for clients that are always available.
         keys: a random key for each client, shape (clients,).
     """
 
@@ -43,7 +43,7 @@ class Windows:
             self.ends = self.begins + there
 
     def read(self, now: float) -> NDArray[np.bool_]:
-        """Move on to a time in seconds, not before the last call's; return who is available, shape (clients,)."""
+        """Return whether each client is available at ``now``, in seconds; times must not decrease from call to call."""
         while len(over := np.flatnonzero(self.ends <= now)):
             self._move(over)
         return self.begins <= now
@@ -61,6 +61,6 @@ class Windows:
             self.ends[over] = self.begins[over] + there
 
     def _drawn(self, clients: NDArray[np.intp], settings: OnOff) -> tuple[FloatArray, FloatArray]:
-        """Return the seconds until clients become available, and then the duration of their availability."""
+        """Return the seconds until each client becomes available, and the seconds that it then stays available."""
         drawn = -np.log1p(-uniforms(child_keys(self._keys[clients], self._number[clients]), 2)) * HOUR
         return drawn[:, 0] * settings.off, drawn[:, 1] * settings.on

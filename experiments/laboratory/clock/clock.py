@@ -1,12 +1,11 @@
 """The events of a run in simulated time: clients are invited, answer or are lost, and rounds end.
 
-Of a synchronous round all clients are invited at its beginning. It ends with the last of the awaited answers, or when
-all other answers are lost, or at its deadline (Bonawitz et al. 2019). Late answers are dropped, or arrive in a later
-round.
+A synchronous round invites all its clients at its beginning. It ends with the last of the awaited answers, or when all
+other answers are lost, or at its deadline (Bonawitz et al. 2019). Late answers are dropped, or arrive in a later round.
 
-An asynchronous run (FedBuff, Nguyen et al. 2022) has a number of clients at work at any time, and publishes a version
-for each full buffer of answers; here that is a round. A client that ends is replaced by one drawn evenly from those
-that are available and have no work; the client whose answer fills the buffer is replaced after the step.
+An asynchronous run (FedBuff, Nguyen et al. 2022) has a fixed number of clients at work, and publishes a version for
+each full buffer of answers, which counts as a round. A client that ends is replaced by one drawn evenly from the
+available clients without work; the client whose answer fills the buffer is replaced after the step.
 
 A client is lost if it drops out, after a random share of its time, or if it becomes unavailable before it has answered.
 """
@@ -29,7 +28,7 @@ from fedping.protocol.draws import Keys, child_keys, uniforms
 from fedping.protocol.errors import InvalidSettings
 
 FRUITLESS = 10_000
-"""Consecutive lost or too old answers, in addition to ten of each client, that end an asynchronous run."""
+"""An asynchronous run ends after this many consecutive lost or too old answers, plus ten for each client."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +36,10 @@ class People:
     """The clients' durations, availability and keys.
 
     Attributes:
-        seconds: each one's duration of an answer, shape (clients,).
-        windows: when each is available.
+        seconds: each client's time for an answer, in seconds, shape (clients,).
+        windows: when each client is available.
         keys: a random key for each client's answers, shape (clients,).
-        may_be_invited: which of them an asynchronous run may invite, shape (clients,).
+        may_be_invited: whether an asynchronous run may invite each client, shape (clients,).
     """
 
     seconds: FloatArray
@@ -50,7 +49,7 @@ class People:
 
 
 class Work(NamedTuple):
-    """A client's work after an invitation; works are ordered by their ends.
+    """A client's work after an invitation. Instances sort by their end.
 
     Attributes:
         ends: when the answer arrives or the client is lost, in seconds.
@@ -59,8 +58,8 @@ class Work(NamedTuple):
         round: number of the round of the invitation.
         version: number of the fetched version.
         attempt: number of earlier invitations of the client in the same round.
-        began: when it was invited, in seconds.
-        answers: whether it answers.
+        began: the time of the invitation, in seconds.
+        answers: whether the client answers; otherwise it is lost.
     """
 
     ends: float
@@ -83,7 +82,7 @@ class Answers:
         ages: age of the fetched version, in versions, shape (k,).
         attempts: numbers of earlier invitations of the client in the same round, shape (k,).
         seconds: seconds from invitation to answer, shape (k,).
-        others: number of clients that were lost, late or too late since the last round.
+        others: number of clients since the last round whose answers were lost, late or too old.
     """
 
     clients: Clients
@@ -95,10 +94,10 @@ class Answers:
 
 
 class Clock:
-    """The simulated time of a run, with who is at work; a part of its checkpoints.
+    """The simulated time of a run and the clients at work; saved in its checkpoints.
 
     Args:
-        settings: when rounds end, and who drops out.
+        settings: the rules for the end of rounds and for dropouts.
         people: the clients' durations, availability and keys.
         seed: the run's seed.
         oldest: maximum age in versions of merged answers.
@@ -112,9 +111,9 @@ class Clock:
         """Number of the newest version."""
         clients = len(people.seconds)
         self._working: list[Work] = []  # a heap
-        self._times = np.zeros(clients, np.int64)  # how often each was invited
-        self._last_round = np.full(clients, -1)  # in which each was invited
-        self._attempt = np.zeros(clients, np.int64)  # how often in that round, less one
+        self._times = np.zeros(clients, np.int64)  # number of each client's invitations
+        self._last_round = np.full(clients, -1)  # round of each client's last invitation
+        self._attempt = np.zeros(clients, np.int64)  # earlier invitations in that round
         self._invited = self._draws = self._before = 0
         self._late, self._age = settings.counts_late, np.nan
 
@@ -125,12 +124,12 @@ class Clock:
 
     @property
     def over(self) -> bool:
-        """Whether the run's hours have passed."""
+        """Whether the run's simulated hours have passed."""
         return self._settings.hours is not None and self.hours >= self._settings.hours
 
     @property
     def asynchronous(self) -> bool:
-        """Whether no round waits for clients."""
+        """Whether the run is asynchronous: no round waits for clients."""
         return self._settings.asynchronous is not None
 
     def published(self) -> None:
@@ -143,7 +142,7 @@ class Clock:
         return {"simulated_hours": self.hours, "invited": invited} | ({"age": self._age} if self._late else {})
 
     def free(self, learners: Clients) -> Clients:
-        """Return the ones of ``learners``, ascending, is available and has no work; wait for the first if none is."""
+        """Return the ``learners`` that are available and have no work, after advancing time until there is one."""
         while True:
             free = self._free()[learners]
             if free.any() or not len(learners):
@@ -151,7 +150,7 @@ class Clock:
             self.now = self._next(learners)
 
     def round(self, number: int, drawn: Clients) -> Answers:
-        """Invite the drawn clients of a round, ascending, and return what it merges when it ends."""
+        """Invite the drawn clients of a round, ascending, and return the answers that it merges at its end."""
         began, settings = self.now, self._settings
         invited = self._invite(number, drawn)
         coming = sorted(work for work in invited if work.answers)
@@ -172,7 +171,7 @@ class Clock:
         return self._answers([*merged, *coming], lost + len(invited) - len(coming))
 
     def buffer(self, number: int) -> Answers:
-        """Return the answers that fill the buffer of an asynchronous run, which is its next round."""
+        """Return the answers that fill an asynchronous run's next buffer, which counts as a round."""
         asynchronous = self._settings.asynchronous
         assert asynchronous is not None
         merged: list[Work] = []
@@ -201,7 +200,7 @@ class Clock:
         return self._answers(merged, others)
 
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
-        """Return the time and who is at work, by name; windows follow from the time."""
+        """Return the time and the clients at work, as arrays by name; windows follow from the time."""
         counts = [self.version, self._invited, self._draws, self._before]
         working = sorted(self._working)
         return {
@@ -225,22 +224,22 @@ class Clock:
         self._working = [Work._make((ends, *row[:5], began, bool(row[5]))) for ends, row, began in rows]
 
     def _free(self) -> NDArray[np.bool_]:
-        """Return which clients are available and have no work, shape (clients,)."""
+        """Return whether each client is available and has no work, shape (clients,)."""
         free = self._people.windows.read(self.now).copy()
         free[self._busy()] = False
         return free
 
     def _busy(self) -> list[int]:
-        """Return which clients work: in an asynchronous run until the answer is used, else until it arrives."""
+        """Return the working clients: until their answer arrives or, in an asynchronous run, until it is used."""
         return [work.client for work in self._working if work.ends > self.now or self.asynchronous]
 
     def _next(self, learners: Clients) -> float:
-        """Return when the next of ``learners`` becomes available, or the next work ends."""
+        """Return the time at which the next of ``learners`` becomes available or the next work ends."""
         ends = (work.ends for work in self._working if work.ends > self.now)
         return min(self._next_begin(learners), min(ends, default=np.inf))
 
     def _next_begin(self, clients: Clients) -> float:
-        """Return the time when the next of some absent clients without work becomes available; infinity if none."""
+        """Return the time at which the first of these clients without work becomes available; infinity if none does."""
         self._people.windows.read(self.now)
         begins = self._people.windows.begins.copy()
         begins[self._busy()] = np.inf
@@ -257,7 +256,7 @@ class Clock:
             if work.answers and young:
                 merged.append(work)
             else:
-                others += work.answers  # who is lost has been counted in its own round
+                others += work.answers  # lost clients were counted in their own round
         return merged, others
 
     def _answers(self, merged: Sequence[Work], others: int) -> Answers:
@@ -283,7 +282,7 @@ class Clock:
             heapq.heappush(self._working, work)
 
     def _invite(self, number: int, clients: Clients) -> list[Work]:
-        """Return the work of clients that are invited now; one that occurs repeatedly works for each occurrence."""
+        """Invite clients now, and return their work; a client that occurs repeatedly works for each occurrence."""
         people, settings = self._people, self._settings
         times, attempts = np.zeros(len(clients), np.int64), np.zeros(len(clients), np.int64)
         for at, client in enumerate(clients.tolist()):

@@ -1,4 +1,4 @@
-"""How long clients take for an answer: to fetch a version, to train, and to send an update."""
+"""Clients' time for an answer: the seconds to fetch a version, to train, and to send an update."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from fedping.protocol.training import LocalSteps, OneGradient, Training
 from fedping.protocol.upload import receiving
 
 BYTES_OF_WEIGHT = 4
-"""Bytes of a weight of a version, and of an update that no link encodes."""
+"""Bytes per weight of a version, and of an update that no upload link encodes."""
 
 _EXAMPLE, _ANSWER, _DOWNLOAD, _UPLOAD, _AVAILABLE, _WORK = range(6)
-"""The children of a client's key for each of its amounts, its windows, and its answers."""
+"""Indices of a client's child keys: for each of its amounts, its windows, and its answers."""
 
 
 def clock_of(setup: Setup, problem: Problem) -> Clock | None:
@@ -47,10 +47,10 @@ def clock_of(setup: Setup, problem: Problem) -> Clock | None:
 
 
 def examples_trained(training: Training, sizes: NDArray[np.int64]) -> FloatArray:
-    """Return the number of examples that clients compute for an answer, counting each epoch's, shape (k,).
+    """Return the number of examples that clients process for an answer, counted in each epoch, shape (k,).
 
-    An extension's number is its steps times its setting ``batch``, or times all examples without one. If it does not
-    say its steps, each example counts once.
+    For an extension, the number is its steps times its setting ``batch``, or times all examples without one. If an
+    extension doesn't declare its steps, each example counts once.
     """
     if isinstance(training, OneGradient):
         return (sizes if training.batch is None else np.minimum(sizes, training.batch)).astype(np.float64)
@@ -79,7 +79,7 @@ def seconds_of_answers(settings: Settings, keys: Keys, examples: FloatArray, m: 
     Args:
         settings: the amounts.
         keys: a random key for each client, shape (clients,).
-        examples: number of examples that each computes, shape (clients,).
+        examples: number of examples that each client processes, shape (clients,).
         m: number of weights of a version.
         update_bytes: bytes of an update.
     """

@@ -1,4 +1,4 @@
-"""The rounds of a run: of a server in memory, over files or over HTTP, and those without a server.
+"""The rounds of a run: with a server in memory, over files or over HTTP, or without a server.
 
 server.py   a round of a server, over a channel     memory.py, private.py, landed.py   the channels
 co_op.py    arrivals instead of rounds              gossip.py                          nodes without a server

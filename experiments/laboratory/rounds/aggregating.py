@@ -28,7 +28,7 @@ from fedping.server_jobs.round import ACCUMULATORS, EQUAL, Finished, Kept, OfAll
 Arrays: TypeAlias = dict[str, Any]
 
 Rule: TypeAlias = Callable[[Any, Any, Arrays], tuple[Any, Arrays]]
-"""A function of updates, votes and the server's state to a direction, shape (m,), and what changes in the state."""
+"""Maps updates, votes and the server's state to a direction, shape (m,), and the new values in the state."""
 
 OF_ALL_UPDATES = (Median, TrimmedMean, GeometricMedian, Krum, CenteredClip)
 """The rules that need all updates of a round."""
@@ -48,9 +48,9 @@ class _NotInside:
 
 @lru_cache(maxsize=64)
 def own_finish(settings: OwnAggregation) -> OfAll | None:
-    """Return the function of all updates of an extension, if JAX can compile it; None if NumPy has to run it.
+    """Return an extension's function of all updates if JAX can compile it; None if NumPy has to run it.
 
-    That is tried on arrays of abstract numbers. It may use the updates, their votes and the weights.
+    The compilation is tried on abstract arrays. The function may use the updates, their votes and the weights.
     """
     if find_spec("jax") is None:
         return None
@@ -66,7 +66,7 @@ def own_finish(settings: OwnAggregation) -> OfAll | None:
         shapes = abstract((5, 7), jnp.float32), abstract((5,), jnp.float64), abstract((7,), jnp.float64)
         try:
             found = jax.eval_shape(lambda *arrays: _by_own(finish, *arrays), *shapes)
-        except Exception:  # of any kind: NumPy then runs it, and says what is wrong if something is
+        except Exception:  # of any kind: NumPy then runs the function, and reports its errors
             return None
     return finish if found.shape == (7,) else None
 
@@ -75,7 +75,7 @@ def _by_own(finish: OfAll, updates: Any, votes: Any, weights: Any) -> Any:
     """Return the direction of an extension's function.
 
     Raises:
-        TypeError: it keeps something from round to round.
+        TypeError: the function keeps a state from round to round.
     """
     from jax import numpy as jnp
 
@@ -88,7 +88,7 @@ def _by_own(finish: OfAll, updates: Any, votes: Any, weights: Any) -> Any:
 
 
 CENTER, CENTERED = "center of the clip", "has a center"
-"""Names in the server's state: the direction of the round before, and whether there was one."""
+"""Keys of the server's state: the previous round's direction, and whether there was a previous round."""
 
 
 def rule_of(settings: Combination) -> Rule:
@@ -117,7 +117,7 @@ def first_state_of(settings: Combination, m: int) -> Arrays:
 
 
 def _keys(values: Any) -> Any:
-    """Return whole numbers of 32 bits in the order of float32 numbers."""
+    """Return 32-bit whole numbers that have the same order as these float32 numbers."""
     from jax import lax
     from jax import numpy as jnp
 
@@ -137,7 +137,8 @@ def _values(keys: Any) -> Any:
 def _summed(weights: Any, rows: Any) -> Any:
     """Return the weighted sum of rows, shape (m,), in double precision.
 
-    It is a product: XLA's sum over the first axis takes 37 times as long on a processor (20 clients, 25,450 weights).
+    It is computed as a product, because XLA's sum over the first axis takes 37 times as long on a processor (20
+    clients, 25,450 weights).
     """
     from jax import numpy as jnp
 
@@ -149,9 +150,9 @@ def _votes_below(keys: Any, votes: Any, bound: Any) -> Any:
 
 
 def _largest(keys: Any, votes: Any, is_low: Callable[[Any], Any]) -> Any:
-    """Return in each column the largest bound below which the sum of votes is low, shape (m,): a key of the column.
+    """Return each column's largest key below which the sum of votes is low, shape (m,).
 
-    It is the first key whose sum is no longer low.
+    Including the votes of that key itself, the sum is no longer low.
     """
     from jax import lax
     from jax import numpy as jnp
@@ -213,7 +214,7 @@ def _weighted_mean(updates: Any, weights: Any) -> Any:
 
 
 def geometric_median_of(updates: Any, votes: Any, settings: GeometricMedian) -> Any:
-    """Return approximately the point with the smallest weighted sum of distances."""
+    """Return an approximation of the point with the smallest weighted sum of distances."""
     from jax import lax
     from jax import numpy as jnp
 
@@ -262,7 +263,7 @@ def krum_of(updates: Any, votes: Any, settings: Krum) -> Any:
 
 
 def centered_clip_of(updates: Any, votes: Any, state: Arrays, settings: CenteredClip) -> tuple[Any, Arrays]:
-    """Return the mean of updates clipped around the direction of the round before, and that direction for the next."""
+    """Return the mean of updates clipped around the previous round's direction, and the state for the next round."""
     from jax import lax
     from jax import numpy as jnp
 

@@ -1,4 +1,4 @@
-"""CO-OP (Wang 2017): no rounds of clients, but one model that merges each client's own as it arrives.
+"""CO-OP (Wang 2017): instead of rounds, a global model is mixed with each client's own model when it arrives.
 
 The global model has an age a, the number of models merged so far, and each client has the age of its last global model,
 a_k. A client that has trained its own model is outdated if a - a_k > upper, and starts again from the global model; it
@@ -41,16 +41,16 @@ def merge_outcome(settings: CoOp, behind: int) -> Fate:
 
 
 def mixed(weights: FloatArray, own: FloatArray, behind: int) -> FloatArray:
-    """Return the global model of shape (m,) mixed with the model of a client that is a number of ages behind."""
+    """Return the global model mixed with the model of a client that is ``behind`` ages behind, shape (m,)."""
     alpha = 1.0 / math.sqrt(behind + 1.0)
     return (1.0 - alpha) * weights + alpha * own
 
 
 class CoOpRounds:
-    """The arrivals of a run; as many of them as there are clients count as a round.
+    """The arrivals of a run's clients. A round is as many arrivals as there are clients.
 
-    The next client to arrive is drawn in proportion to the clients' speeds. A client draws by its key of the round and
-    the number of its arrivals in it.
+    The next client to arrive is drawn in proportion to the clients' speeds. A client's random draws depend on its key
+    in the round and the number of its arrivals in the round.
     """
 
     def __init__(self, setup: Setup, problem: Problem) -> None:
@@ -77,11 +77,11 @@ class CoOpRounds:
 
     @property
     def checkpoint(self) -> Part | None:
-        """None: a killed run starts again."""
+        """None, because a killed run of CO-OP starts again."""
         return None
 
     def start_weights(self, versions: Sequence[FloatArray]) -> Sequence[FloatArray]:
-        """Return the versions; clients are not asked for anything."""
+        """Return the versions unchanged."""
         return versions
 
     def measured(self) -> Mapping[str, Mapping[str, float]]:
@@ -89,7 +89,7 @@ class CoOpRounds:
         return {}
 
     def run(self, sent: Iterable[Updates]) -> RoundReport:
-        """See :meth:`Rounds.run`; clients are not asked for anything, so ``sent`` is not used.
+        """See :meth:`Rounds.run`; ``sent`` is not used, because clients train here, one by one.
 
         The report is about the merged models; its loss is the loss of all clients that arrived, at their own models.
         """

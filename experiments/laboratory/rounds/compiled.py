@@ -1,4 +1,4 @@
-"""Rounds compiled by JAX: all rounds between two evaluations are one call, or the training of one round is.
+"""Rounds compiled by JAX: one call computes all rounds between two evaluations, or the training of one round.
 
 Clients and examples are drawn on the host, as by the NumPy engine, and laid out in lanes (`lanes.py`). If the server's
 part can be compiled as well (`inside.py`), all rounds up to the next evaluation are one call (:class:`CompiledRounds`).
@@ -85,10 +85,10 @@ from fedping.server_jobs.round import MOST_POINTS, votes_of
 _NO_MEMORY, _MIB = "RESOURCE_EXHAUSTED", 2**20
 
 _CACHE = 2**18
-"""Numbers that all lanes work on at a time, which fit a processor's cache."""
+"""Count of numbers that all lanes process at a time, small enough for a processor's cache."""
 
 _TOGETHER, _COPIES = 2**24, 4
-"""Numbers that clients of a small model, who take one step, work on at a time, and copies of the weights in them."""
+"""Count of numbers processed at a time by clients' single steps on a small model, and copies of the weights in them."""
 
 _UNEVEN = 8
 """Maximum lanes of clients that differ in size: with more, most of them wait for the largest client."""
@@ -97,18 +97,18 @@ _MEMORY = 1 / 8
 """Share of an accelerator's memory for one of the several copies of all lanes' numbers."""
 
 _ROWS = 2**21
-"""Places for examples in the plans of a call, unless a single round has more."""
+"""Maximum places for examples in the plans of a call, unless a single round needs more."""
 
 _UPDATES = 2**24
-"""Maximum numbers of the updates that a call returns."""
+"""Maximum count of numbers in the updates that a call returns."""
 
 _LOSS = 6
-"""The column of a plan with the numbers of examples for the loss."""
+"""Index of the column of a plan with the numbers of examples for the loss."""
 
 _TOO_LARGE = "an update is larger than 1e30 or no longer finite; lower the rate, or standardise the features"
 
 _CAPACITIES: dict[tuple[object, ...], list[int]] = {}
-"""The sizes of compiled plans, so that runs of other seeds use them too."""
+"""The sizes of compiled plans, kept so that runs with other seeds reuse the compilations."""
 
 
 def objective_of(problem: Problem, model: Model[Any]) -> Objective:
@@ -132,7 +132,7 @@ def rows_of(data: object) -> ExampleData:
     """Return the examples of clients as rows; a choice is one row with all its candidates.
 
     Raises:
-        InvalidSettings: clients have other examples in each round.
+        InvalidSettings: clients have new examples in each round.
     """
     if isinstance(data, ExampleData):
         return data
@@ -167,7 +167,7 @@ def _steps_on_all(training: OneGradient | LocalSteps) -> int | None:
 class _Round(NamedTuple):
     """A drawn round: the plan, the rows for the losses with their owners, and the participants.
 
-    ``keepers`` are the clients that keep something, each once, in ascending order.
+    ``keepers`` are the clients with a state, each once, in ascending order.
     """
 
     plan: Plan
@@ -190,12 +190,12 @@ class Padding:
     needed: int = 0
 
     def and_of(self, plan: Plan, passes: int = 1) -> Padding:
-        """Return the sums with a plan that was computed a number of times."""
+        """Return these counts plus those of a plan that was computed ``passes`` times."""
         return Padding(self.computed + passes * plan.computed, self.needed + passes * plan.needed)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A note if much is computed for nothing."""
+        """A note if many examples are computed although they are not needed."""
         more = self.computed / max(self.needed, 1) - 1
         if more <= _MUCH:
             return ()
@@ -243,7 +243,7 @@ class Lanes:
             self.drawn = max(1, len(self.participants.of_round(0)))
         numbers = problem.spec.m + self.width * (data.x.shape[1] + 1)
         self.on_one = ""
-        """The part of the rounds that is on one device, for any number of devices."""
+        """The part of the rounds that can only use one device, as words for a note; empty if there is none."""
         if self.how.method is not None:
             self.on_one = "algorithms other than plain local steps"
         elif with_server and needs_all(setup.pipeline.aggregate):
@@ -266,7 +266,7 @@ class Lanes:
             self.arrays = self._rectangle_on_device(self.rectangle)
 
     def _rectangle(self) -> Rectangle | None:
-        """Return the layout of clients' examples if all train on all theirs in every round and have similar numbers."""
+        """Return the layout of examples if all clients train on all of theirs and have similar numbers; else None."""
         learners, model, (_, d) = self.problem.learners, self.problem.model, self.data.x.shape
         sizes, m = self.data.sizes[learners], self.problem.spec.m
         if not self.is_constant or self.how.method or (width := width_if_even(sizes)) is None:
@@ -296,7 +296,7 @@ class Lanes:
             return tuple(placed(column, self.devices, 0) for column in columns)
 
     def _votes(self, clients: Clients) -> FloatArray:
-        """Return the votes of the clients of a round; none without examples."""
+        """Return the votes of the clients of a round; 0 for clients without examples."""
         sizes, pings = self.data.sizes[clients], repetitions(clients)[1]
         votes, used = np.zeros(len(clients)), sizes > 0
         votes[used] = votes_of(
@@ -320,7 +320,7 @@ class Lanes:
 
     @property
     def made_by(self) -> str:
-        """By what the last bits of the weights were made."""
+        """A note on the software and hardware that determine the last bits of the weights."""
         device = self.jax.devices()[0].device_kind
         there = len(self.jax.devices())
         on = f"{self.devices} devices ({device})" if self.devices > 1 else device
@@ -330,7 +330,7 @@ class Lanes:
 
     @contextmanager
     def fitting(self) -> Iterator[None]:
-        """Raise :class:`FedpingError` with the largest uses of memory if a device has too little."""
+        """Turn a device's lack of memory in this context into a :class:`FedpingError` that lists its largest uses."""
         try:
             yield
         except self.jax.errors.JaxRuntimeError as error:
@@ -346,13 +346,13 @@ class Lanes:
 
     @property
     def most_drawn(self) -> int:
-        """The maximum number of clients of a round, as far as known: a round by coins may have more."""
+        """The maximum number of clients of a round; a round of Bernoulli sampling may rarely have more."""
         more = 4 * math.isqrt(self.drawn) if isinstance(self.setup.sampling, Bernoulli) else 0
         return min(self.drawn + more, max(1, len(self.problem.learners)))
 
     @property
     def most_trips(self) -> int:
-        """The maximum number of pieces of a lane in a round with the usual number of clients, for any clients."""
+        """The maximum number of pieces of a lane in a round, whichever clients are drawn, if their number is usual."""
         sizes = self.data.sizes[self.problem.learners]
         pieces = np.zeros(len(sizes), np.int64)
         for training in (phase.training for phase in self.how.phases):
@@ -412,7 +412,7 @@ class Lanes:
     def capacity(self, work: Work, rounds: int) -> tuple[int, int]:
         """Return the number of pieces and of blocks of examples of a call with a number of rounds.
 
-        A size is reused from run to run, so that there is one compilation.
+        Sizes are reused from run to run, so that compilations are, too.
         """
         if self.rectangle is not None:
             return 0, 0
@@ -461,7 +461,7 @@ class Lanes:
 
 
 def _taken(values: NDArray[Any], rows: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the values at some rows, shape (k, n, ...), without a copy where they are all in order."""
+    """Return the values at some rows, shape (k, n, ...), without a copy if the rows are all in order."""
     if np.array_equal(rows.ravel(), np.arange(len(values))):
         return values.astype(dtype, copy=False).reshape(*rows.shape, *values.shape[1:])
     found = np.empty((*rows.shape, *values.shape[1:]), dtype)
@@ -483,9 +483,9 @@ def _numbers_at_once(jax: Any) -> int:
 
 
 class _Made(NamedTuple):
-    """A round that was computed: the largest number of an update and of the version, and its report.
+    """A computed round: the largest numbers in an update and in the version, and the round's report.
 
-    ``at`` is which round of its call it is, from 1, and ``is_last`` whether the call's last.
+    ``at`` is the round's number in its call, from 1; ``is_last`` is whether it is the call's last.
     """
 
     at: int
@@ -530,7 +530,7 @@ class CompiledRounds:
             )
         all_updates = needs_all(pipeline.aggregate)
         self._width = self._lanes.most_drawn if all_updates or how.method is not None else 0
-        """Rows for the states of a round's clients and for their updates, where these are needed."""
+        """Number of rows for the states of a round's clients and for their updates; 0 if neither is needed."""
         self._number = 0
         self._made: list[_Made] = []
         self._begun = _Begun(0, 0, self._weights, state)
@@ -558,17 +558,17 @@ class CompiledRounds:
         return (self._lanes.made_by, *self._slots.notes, *self._lanes.padding.notes)
 
     def _written(self) -> None:
-        """Write what clients keep to the store."""
+        """Write the clients' states to the store."""
         with self._lanes.jax.enable_x64(True):
             self._slots.flush()
 
     @property
     def checkpoint(self) -> Part | None:
-        """The rounds themselves."""
+        """The rounds themselves, which checkpoints save."""
         return self
 
     def snapshot(self) -> Arrays:
-        """Return the state to resume from: that before the current call, and the number of the last round."""
+        """Return the state to resume from: the state before the current call, and the number of the last round."""
         begun = self._begun if self._made else self._next
         return {
             "number": np.array(self._number),
@@ -578,7 +578,7 @@ class CompiledRounds:
         }
 
     def restore(self, saved: Arrays) -> None:
-        """Resume from a snapshot; the rounds of the call that are done already are computed again."""
+        """Resume from a snapshot; finished rounds of the interrupted call are computed again."""
         number, steps = (int(each) for each in saved["begun"])
         state = {key.removeprefix("state/"): value for key, value in saved.items() if key.startswith("state/")}
         self._begun = self._next = _Begun(number, steps, saved["weights"], state)
@@ -662,7 +662,7 @@ class CompiledRounds:
         ]
 
     def _called(self, plan: Any, seen: Any, per: tuple[NDArray[Any], ...], table: Arrays) -> Any:
-        """Return the state after the compiled rounds from the state before the current call; ``table`` is used up."""
+        """Run the compiled rounds from the state before the current call, and return the results; uses up ``table``."""
         state = {"weights": self._begun.weights, **self._begun.state}
         rounds, constants = compiled(self._work), self._lanes.how.constants
         with self._lanes.jax.enable_x64(True), self._lanes.fitting():
@@ -672,10 +672,10 @@ class CompiledRounds:
         return made
 
     def _trouble_of_the_server(self) -> FedpingError:
-        """Return the problem with the version of the last round."""
+        """Return the error about the last round's version."""
         spec, aggregate = self._problem.spec, self._setup.pipeline.aggregate
         odd = np.flatnonzero(~np.isfinite(self._refused))
-        if isinstance(aggregate, OwnAggregation) and len(odd):  # as the NumPy engine says it
+        if isinstance(aggregate, OwnAggregation) and len(odd):  # as the NumPy engine reports it
             return BrokenLink(
                 f"round {self._number} failed: the aggregation '{aggregate.name}' returned a direction that is "
                 f"{self._refused[odd[0]]} at weight '{spec.names[odd[0]]}'"
@@ -683,7 +683,7 @@ class CompiledRounds:
         return diverged(out_of_range(self._refused, spec) or "a weight is too large")
 
     def _trouble_of_a_client(self) -> FedpingError:
-        """Return the problem with the first client of the last round that diverged, as the NumPy engine trains it."""
+        """Return the error about the first client that diverged in the last round, trained by the NumPy engine."""
         clients, keys = self._drawn_clients(self._number - 1)
         low, high = 0, len(clients)
         while high - low > 1:
@@ -696,7 +696,7 @@ class CompiledRounds:
         return found or Diverged(f"training on the clients has diverged: {_TOO_LARGE}")
 
     def _trouble_of(self, clients: Clients, keys: Keys) -> FedpingError | None:
-        """Return the problem if a client can't be trained on the last version, as if it were the first of them."""
+        """Return the error if training these clients on the last version fails; else None."""
         problem, training = self._problem, self._setup.training
         data = in_precision(problem.train, problem.model)
         diverged = Diverged(f"training on client {clients[0]} has diverged: {_TOO_LARGE}")
@@ -714,12 +714,12 @@ class CompiledRounds:
                     return diverged
         except Diverged:
             return diverged
-        except FedpingError as error:  # it names the client
+        except FedpingError as error:  # the error names the client
             return error
         return None
 
     def _rounds_within(self, number: int, end: int, room: tuple[int, int]) -> list[_Round]:
-        """Return rounds from ``number`` to ``end``, as many as there is room for, at least one."""
+        """Return the rounds from ``number`` to before ``end`` that fit the room, at least one."""
         found: list[_Round] = []
         pieces = blocks = 0
         keeping = np.zeros(len(self._problem.train) if self._lanes.how.method is not None else 0, np.bool_)
@@ -760,7 +760,7 @@ class CompiledRounds:
         return plan, seen, np.repeat(bounds, len(drawn), axis=1)
 
     def _bytes(self, drawn: _Round, last: NDArray[np.float32], weights: FloatArray) -> tuple[int, int]:
-        """Return the bytes of a ping with the update ``last``, and of a version, which stand for all of a call.
+        """Return the bytes of a ping with the update ``last`` and of a version, as estimates for all rounds of a call.
 
         An exact count would need the text of every update and version, which stay on the device.
         """
@@ -800,7 +800,7 @@ def _means(losses: FloatArray, penalties: FloatArray, examples: Sequence[int]) -
 
 
 class CompiledTraining:
-    """The clients' training, compiled; what they send then goes to the server of the NumPy engine.
+    """The clients' compiled training. Their updates then go to the server of the NumPy engine.
 
     Raises:
         InvalidSettings: a part of the setup cannot run inside compiled training, or JAX is missing.
@@ -848,7 +848,7 @@ class CompiledTraining:
             yield UpdateBlock(at, updates[: len(at)], np.where(sizes > 0, losses[: len(at)] + penalty, 0.0))
 
     def _kept(self, drawn: _Round) -> Arrays:
-        """Return the states of a round's clients, with rows for all that train at once."""
+        """Return the states of a round's clients, padded to the number of clients that train at once."""
         if not self._lanes.how.first:
             return {}
         kept = self._states.load(drawn.keepers)

@@ -38,7 +38,7 @@ from fedping.protocol.pipeline import (
 from fedping.protocol.weights import LARGEST
 
 NOBODY = np.int32(2**31 - 1)
-"""The client of a piece that isn't the last of its client."""
+"""Placeholder for the client's position in all pieces of a client but the last."""
 
 SEEN = 1024
 """Examples whose losses are computed at a time."""
@@ -51,14 +51,14 @@ class Objective(NamedTuple):
         kind: ``numbers``, ``two classes`` or ``classes``, predicted by ``layers``; ``choices`` among candidates, which
             these score; or ``own`` or ``network`` for ``function``.
         layers: the model's layers.
-        l2: the strength of their penalty.
+        l2: the strength of the L2 penalty on the layers.
         precision: the precision of clients' weights.
-        function: of ``own``, a loss of weights, examples (1, d) and targets (1,); of a ``network``, that of
-            :class:`fedping.client_sim.learning.networks.tree_model.Functions`.
+        function: for ``own``, the loss as a function of weights, examples (1, d) and targets (1,); for a ``network``,
+            the function of :class:`fedping.client_sim.learning.networks.tree_model.Functions`.
         draws: whether the function gets random keys in training.
         margin: Δ of the ranking loss.
-        candidates: of choices, c: an example has the features of c candidates one after another, and its target is
-            :func:`told_choice`.
+        candidates: for choices, the number c of candidates: an example has the features of c candidates one after
+            another, and its target is :func:`told_choice`.
     """
 
     kind: str
@@ -72,7 +72,7 @@ class Objective(NamedTuple):
 
 
 def told_choice(chosen: Any, shown: Any, candidates: int) -> Any:
-    """Return a choice as a number: which of ``shown`` candidates was chosen, -1 for none."""
+    """Return a choice as one number: ``chosen``, the candidate's position or -1 for none, of ``shown`` candidates."""
     return (candidates + 1) * shown + chosen + 1
 
 
@@ -87,7 +87,7 @@ class Local(NamedTuple):
         whole: whether the first step gives the loss at the fetched weights: it uses all examples and has no random
             draws.
         in_one: whether each step is one piece of a plan, so that gradients need no adding up.
-        single: whether a client takes only one such step, so that all are at the fetched weights.
+        single: whether a client takes only one such step, so that all gradients are at the fetched weights.
         steps: number of a client's steps, if clients train side by side (`rectangle.py`).
     """
 
@@ -102,7 +102,7 @@ class Local(NamedTuple):
 
 
 class Server(NamedTuple):
-    """The server's step: the longest norm of an update, None for no clip, the optimizer, and the aggregation."""
+    """The server's step: the maximum norm of an update (None for no clip), the optimizer, and the aggregation."""
 
     clip: float | None
     optimizer: Optimizer
@@ -110,10 +110,10 @@ class Server(NamedTuple):
 
 
 class Method(Protocol):
-    """A training of one client other than plain local steps, as functions of JAX's arrays (`methods.py`).
+    """One client's training by a method other than plain local steps, as functions of JAX arrays (`methods.py`).
 
-    ``weights`` are the fetched ones in the model's precision, shape (m,); ``kept`` is what the client keeps, by name;
-    ``local`` is what it works on during a training, by name. It is hashable, because a compilation belongs to it.
+    ``weights`` are the fetched weights in the model's precision, shape (m,); ``kept`` is the client's state, by name;
+    ``local`` are its variables during a training, by name. A method is hashable, because it identifies a compilation.
     """
 
     def whole(self, weights: Any, constants: Arrays) -> Any:
@@ -133,12 +133,12 @@ class Method(Protocol):
         ...
 
     def end(self, weights: Any, local: Arrays, kept: Arrays) -> tuple[Any, Arrays]:
-        """Return the sent update, shape (m,), and the client's state from now on."""
+        """Return the sent update, shape (m,), and the client's new state."""
         ...
 
 
 class Work(NamedTuple):
-    """The input of a compilation; each has one compilation for each size of its arrays.
+    """The input of a compilation. Equal inputs share one compilation for each size of the arrays.
 
     Attributes:
         objective: the loss.
@@ -159,7 +159,7 @@ class Work(NamedTuple):
 
 
 def losses_by(objective: Objective) -> Callable[[Any, Any, Any], Any]:
-    """Return the function of weights, examples and targets to each example's loss."""
+    """Return a function that maps weights, examples and targets to each example's loss."""
     import jax
     from jax import numpy as jnp
 
@@ -172,7 +172,7 @@ def losses_by(objective: Objective) -> Callable[[Any, Any, Any], Any]:
         return lambda weights, x, y: jax.vmap(lambda one, target: own(weights, one[None], target[None]))(x, y)
 
     def at_one(scores: Any, there: Any) -> Any:
-        """Return the score of the one that exists, or 0; its gradient needs no slow scatter."""
+        """Return the score at the one position where ``there`` is true, or 0; the gradient needs no slow scatter."""
         return jnp.sum(jnp.where(there, scores, 0), axis=-1)
 
     def of_choices(weights: Any, x: Any, y: Any) -> Any:
@@ -207,7 +207,7 @@ def losses_by(objective: Objective) -> Callable[[Any, Any, Any], Any]:
 
 
 def training_losses_by(objective: Objective) -> Callable[[Any, Any, Any, Any, Any], Any]:
-    """Return the function of weights, examples, targets, the words of a key and a position to losses in training."""
+    """Return a function that maps weights, examples, targets, a key's words and a position to losses in training."""
     import jax
     from jax import numpy as jnp
 
@@ -223,7 +223,7 @@ def training_losses_by(objective: Objective) -> Callable[[Any, Any, Any, Any, An
 
 
 def client_optimizer(settings: LocalOptimizer) -> tuple[Arrays, Callable[[Any, Arrays], tuple[Any, Arrays]]]:
-    """Return a client optimizer's initial numbers by name, and its step of rate 1 against gradients (L, m)."""
+    """Return a client optimizer's initial state by name, and its step function for gradients (L, m) and rate 1."""
     from jax import numpy as jnp
 
     def least(dtype: Any) -> float:
@@ -272,7 +272,7 @@ def client_optimizer(settings: LocalOptimizer) -> tuple[Arrays, Callable[[Any, A
 
 
 def server_step(settings: Optimizer) -> Callable[[Any, Arrays, Any], tuple[Any, Arrays]]:
-    """Return the server's step: of direction, state and rate to the step and the next state."""
+    """Return a function that maps a direction, the state and a rate to the server's step and next state."""
     from jax import numpy as jnp
 
     def momentum(direction: Any, state: Arrays, rate: Any) -> tuple[Any, Arrays]:
@@ -316,9 +316,10 @@ def compiled(work: Work) -> Callable[..., Any]:
 
     With a server it computes rounds. It takes ``(state, data, plan, seen, rounds, kept, constants)`` and returns the
     last state; one update of the last round; for each round the loss, the penalty, and the largest numbers of an update
-    and of the version; a refused version; and what clients keep. A round that diverges changes nothing, nor do later
-    rounds. Without a server it trains the clients of one round: ``(weights, data, plan, seen, round, kept, constants,
-    clients)`` to each client's update and loss, the penalty, and what clients keep. ``kept`` is empty without a method.
+    and of the version; a refused version; and the clients' states. A round that diverges changes nothing, nor do later
+    rounds. Without a server, it trains the clients of one round. It takes ``(weights, data, plan, seen, round, kept,
+    constants, clients)`` and returns each client's update and loss, the penalty, and the clients' states. ``kept`` is
+    empty without a method.
     """
     import jax
     from jax import lax
@@ -406,9 +407,9 @@ def compiled(work: Work) -> Callable[..., Any]:
         kept: Arrays,
         also: Arrays,
     ) -> tuple[Any, Arrays]:
-        """Train clients as :func:`trained` does, by a method; return what is gathered, and what clients keep.
+        """Train clients by a method, otherwise as :func:`trained`; return the gathered sums and the clients' states.
 
-        ``kept`` has a row for each client of the round, and ``also`` what all clients share.
+        ``kept`` has a row for each client of the round; ``also`` has the arrays that all clients share.
         """
         x, y, weight, _ = data
         rows, inverse, begin, apply, client, votes, loss_of, words, place, of = plan
@@ -458,7 +459,7 @@ def compiled(work: Work) -> Callable[..., Any]:
         return carry[4], carry[3]
 
     def trained_side_by_side(weights: Any, data: Any, gathered: Any, take: Any) -> Any:
-        """Train all clients on all their examples, as :func:`trained` does in lanes."""
+        """Train all clients on all their examples side by side, with the results of :func:`trained`."""
         many, m, fetched = work.at_once, len(weights), weights.astype(dtype)
         nothing = jnp.ones(many, bool), jnp.zeros((many, 0), jnp.uint32), jnp.zeros(many, jnp.int32)
 
@@ -481,7 +482,7 @@ def compiled(work: Work) -> Callable[..., Any]:
         return lax.scan(some, gathered, parts)[0]
 
     def losses_of(weights: Any, data: Any, seen: Any, low: Any, high: Any, first: Any, take: Any) -> Any:
-        """Return the losses at the fetched weights of examples in blocks ``low`` to ``high``, as ``take`` adds them."""
+        """Return the losses at the fetched weights for blocks ``low`` to ``high`` of examples, added up by ``take``."""
         x, y, _, share = data
         rows, owner = seen
         fetched = weights.astype(dtype)
@@ -618,7 +619,7 @@ def compiled(work: Work) -> Callable[..., Any]:
         shared = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=all_, check_vma=False)
         return shared(weights, data, plan, seen, per, kept, also)
 
-    # What clients keep may be most of the memory: a call works on it in its place.
+    # The clients' states may be most of the memory, so a call updates them in place.
     how: dict[str, Any] = {"donate_argnums": 5} if server is not None else {"static_argnums": 7}
     if work.devices > 1:
         return jax.jit(on_devices, **how)
@@ -626,18 +627,18 @@ def compiled(work: Work) -> Callable[..., Any]:
 
 
 _AXIS = "clients"
-"""The axis of devices, among which the clients of a round are divided."""
+"""Name of the axis of devices, over which the clients of a round are divided."""
 
 
 def mesh_of(devices: int) -> Any:
-    """Return the first devices as JAX names them."""
+    """Return JAX's mesh of the first ``devices`` devices."""
     import jax
 
     return jax.sharding.Mesh(np.array(jax.devices()[:devices]), (_AXIS,))
 
 
 def placed(values: Any, devices: int, axis: int | None) -> Any:
-    """Return arrays on some devices: each divided along an axis, or all of it on each if it is None."""
+    """Place arrays on devices and return them: divided along ``axis``, or whole on each device if it is None."""
     import jax
 
     if devices == 1:

@@ -9,9 +9,9 @@ once or several times (Boyd et al. 2006; D-PSGD, Lian et al. 2017, with any loca
 absent node does neither in a round, and the others mix by the weights of the graph among themselves.
 
 The weights are Metropolis and Hastings's (Boyd, Diaconis and Xiao 2004), where each node counts itself among its
-neighbours (Xiao, Boyd and Lall 2005): node i takes of its neighbour j
+neighbours (Xiao, Boyd and Lall 2005): node i weights its neighbour j by
 
-    W_ij = 1 / (1 + max(d_i, d_j)),   and of itself   W_ii = 1 - Σ_j W_ij,
+    W_ij = 1 / (1 + max(d_i, d_j)),   and itself by W_ii = 1 - Σ_j W_ij,
 
 where d are the nodes' numbers of neighbours. Two neighbours agree on a weight by exchanging these numbers, and W is
 symmetric and doubly stochastic: an exchange keeps the mean of all models. After it, the distance from the mean is at
@@ -51,18 +51,18 @@ if TYPE_CHECKING:
 
 
 MOST_BYTES = 2**30
-"""Bytes of all nodes' models together at most; a round holds a few times as many."""
+"""Maximum bytes of all nodes' models together; a round needs a few times as many."""
 
 _NOTHING = Moments(0.0, np.zeros(0), np.zeros(0))
 
 
 class Order(NamedTuple):
-    """In which order a server would add up what nodes send: shard by shard, in bounded batches.
+    """The order in which a server would add up the nodes' updates: shard by shard, in bounded batches.
 
     Attributes:
-        nodes: those that take part, in the order of the batches, shape (k,).
-        batch: the number of the batch of each, ascending, shape (k,).
-        shard: the shard of each, shape (k,).
+        nodes: the participating nodes, in the order of the batches, shape (k,).
+        batch: the number of each node's batch, ascending, shape (k,).
+        shard: each node's shard, shape (k,).
     """
 
     nodes: Clients
@@ -71,14 +71,14 @@ class Order(NamedTuple):
 
 
 def averaged(models: FloatArray, moves: Floats, votes: FloatArray, order: Order) -> FloatArray:
-    """Return each node's model after an exchange, shape (n, m); who does not take part keeps its own.
+    """Return each node's model after an exchange, shape (n, m); absent nodes keep their models.
 
-    A row of the weights is added up by the functions and in the order of a server's sum over a round's updates, as
-    movements from the model of the first node of the row. So a row of equal weights over nodes that have begun at the
-    same model gives the bits of the server's mean, and nodes with the same row have the same bits.
+    The terms of a row are movements from the model of the row's first node. They are added up by the same functions and
+    in the same order as a server's sum over a round's updates. So a row of equal weights over nodes that started from
+    the same model has the same bits as the server's mean, and nodes with the same row have the same bits.
 
     Args:
-        models: before training, shape (n, m).
+        models: the models before training, shape (n, m).
         moves: the nodes' movements since, shape (n, m).
         votes: the weights of the nodes that take part, up to a factor, shape (n, n).
         order: the order of the nodes that take part.
@@ -105,7 +105,7 @@ def averaged(models: FloatArray, moves: Floats, votes: FloatArray, order: Order)
 
 
 class GossipRounds:
-    """The rounds of a graph's nodes, which are the clients.
+    """The rounds of gossip averaging; the nodes of the graph are the clients.
 
     The mean of the nodes' models is measured as the run's model; the nodes don't have it, unless all models are equal.
     """
@@ -145,7 +145,7 @@ class GossipRounds:
 
     @property
     def checkpoint(self) -> Part | None:
-        """The rounds themselves."""
+        """The rounds themselves, which checkpoints save."""
         return self
 
     def start_weights(self, versions: Sequence[FloatArray]) -> Sequence[FloatArray]:
@@ -161,7 +161,7 @@ class GossipRounds:
         self._models = saved["models"]
 
     def run(self, sent: Iterable[Updates]) -> RoundReport:
-        """See :meth:`Rounds.run`; each sender takes part, a node without examples with its unchanged model.
+        """See :meth:`Rounds.run`; each sender takes part, and a node without examples sends its unchanged model.
 
         The report's loss is the nodes' loss, each at its own model, and its bytes count all models that were sent, to
         each neighbour that takes part, in float64.
@@ -200,9 +200,9 @@ class GossipRounds:
         """Return metrics in addition to the mean model's: of the nodes' own models, and of the graph.
 
         ``nodes`` are the metrics of the nodes' own models on all test examples, the mean over the nodes, and
-        ``nodes_worst`` that over the worst tenth. ``graph`` has the spectral gap of an exchange; the consensus
-        distance, the root of the mean squared distance of a node's model from the mean model (Kong et al. 2021); and
-        the kilobytes that a node sends in a round with all nodes.
+        ``nodes_worst`` the mean over the worst tenth of them. ``graph`` has the spectral gap of an exchange; the
+        consensus distance, the root of the mean squared distance of a node's model from the mean model (Kong et al.
+        2021); and the kilobytes that a node sends in a round with all nodes.
         """
         problem, models = self._problem, np.atleast_2d(self.models)
         apart = self._models - self.weights
@@ -230,26 +230,25 @@ def _names(problem: Problem) -> list[str]:
 
 
 MOST_NODES = 1_000
-"""Nodes of a graph at most: each has a model, which is measured, and the gap takes all eigenvalues."""
+"""Maximum nodes of a graph: each node's model is measured, and the spectral gap needs all eigenvalues."""
 
 DRAWS = 100
-"""Random graphs that are drawn at most until one is connected: with a degree of 3 or more, the first mostly is."""
+"""Maximum draws of a random graph until it is connected; with a degree of 3 or more, the first usually is."""
 
 COLUMNS = ["node", "neighbour"]
 """The first line of a file of edges."""
 
 
 def adjacency(settings: Gossip, names: Sequence[str], seed: int) -> NDArray[np.bool_]:
-    """Return which nodes are neighbours, symmetric, shape (n, n); a node isn't its own.
+    """Return whether each pair of nodes are neighbours, symmetric, shape (n, n); a node isn't its own neighbour.
 
     Args:
-        settings: say which graph.
-        names: of the nodes, as a file has them, n of them.
-        seed: a random graph follows from it.
+        settings: the settings of the graph.
+        names: the n nodes' names, as in a file of edges.
+        seed: seed of a random graph.
 
     Raises:
-        InvalidSettings: such a graph with this number of nodes doesn't exist, it is not connected, or the file cannot
-            be read.
+        InvalidSettings: no such graph has this number of nodes, the graph is not connected, or the file cannot be read.
     """
     import networkx as nx
 
@@ -349,9 +348,9 @@ def _edges_of(path: Path, names: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 
 def mixing_votes(adjacent: NDArray[np.bool_]) -> FloatArray:
-    """Return the Metropolis-Hastings weights W times 1 + the largest number of neighbours, shape (n, n).
+    """Return the Metropolis-Hastings weights W, multiplied by 1 + the largest number of neighbours, shape (n, n).
 
-    So they are 1 on every edge of a regular graph, without rounding, and a row is a weighted mean by votes. A node
+    This makes the weights exactly 1 on every edge of a regular graph, and a row is a mean weighted by votes. A node
     without neighbours keeps its own model.
     """
     degrees = adjacent.sum(axis=1)
@@ -362,7 +361,7 @@ def mixing_votes(adjacent: NDArray[np.bool_]) -> FloatArray:
 
 
 def spectral_gap(votes: FloatArray) -> float:
-    """Return 1 - |λ₂| of the weights that :func:`mixing_votes` returns: 1 for a complete graph, 0 for one in parts."""
+    """Return 1 - |λ₂| of the weights of :func:`mixing_votes`: 1 for a complete graph, 0 for an unconnected one."""
     with one_thread():
         values = np.linalg.eigvalsh(votes / votes.sum(axis=1, keepdims=True))
     return float(min(1.0, max(0.0, 1.0 - max(-values[0], values[-2]))))

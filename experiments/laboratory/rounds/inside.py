@@ -41,7 +41,7 @@ MODELS = (LINEAR, LOGISTIC, NETWORK, RANKING, OWN, *NETWORKS)
 
 
 def check_inside(setup: Setup) -> None:
-    """Raise if a setup with ``engine = "jax"`` cannot run, before a round of any variant has.
+    """Raise if a setup with ``engine = "jax"`` cannot run; called before the first round of any variant.
 
     Raises:
         InvalidSettings: clients' training cannot be compiled, or JAX is missing.
@@ -58,7 +58,7 @@ def check_inside(setup: Setup) -> None:
 
 
 def _remedy(setup: Setup) -> str:
-    """Return the end of the sentence for an algorithm of an extension that is written with NumPy."""
+    """Return the advice at the end of the error about an extension's algorithm that is written with NumPy."""
     training = setup.training
     if isinstance(training, OwnTraining) and not _has_a_method(training):
         return ", or make its class a fedping.Stepwise"
@@ -66,7 +66,7 @@ def _remedy(setup: Setup) -> str:
 
 
 def resolved(setup: Setup, begun: Setup | None = None) -> Setup:
-    """Return a setup with an engine in the place of ``auto``.
+    """Return the setup with ``auto`` replaced by a specific engine.
 
     Args:
         setup: the setup.
@@ -99,7 +99,7 @@ def has_accelerator() -> bool:
 
 
 def outside(setup: Setup) -> str | None:
-    """Return the first part of a setup that prevents a compilation of its clients' training; None if it can be."""
+    """Return the first part of a setup that prevents the compilation of its clients' training; None if none does."""
     training, personal = setup.training, getattr(setup.training, "personal", None)
     parts = {
         f"the model '{setup.model['name']}'": setup.model["name"] not in MODELS and not is_network(setup.model["name"]),
@@ -128,17 +128,17 @@ def _has_a_method(training: Training) -> bool:
 
 
 def _measures_twice(training: Training) -> bool:
-    """Return whether clients take a gradient outside training, which a network with dropout computes without it."""
+    """Return whether clients take a gradient outside training, where a network computes without its dropout."""
     return isinstance(training, OwnTraining) and training.settings.get("option") == "I"
 
 
 ONCE = (All, Uniform, Bernoulli, Cluster)
-"""The samplings that draw a client at most once in a round; several updates would have to become one."""
+"""The samplings that draw a client at most once in a round; otherwise, several updates would have to be merged."""
 
 
 def _is_inside(aggregate: Combination, sampling: Sampling) -> bool:
     """Return whether an aggregation runs inside compiled rounds."""
-    if isinstance(aggregate, OwnAggregation):  # it sees as many rows as there are clients
+    if isinstance(aggregate, OwnAggregation):  # the function gets a row for each client
         return isinstance(sampling, All | Uniform) and own_finish(aggregate) is not None
     return isinstance(aggregate, Mean | MeanOfSigns) or (needs_all(aggregate) and isinstance(sampling, ONCE))
 
@@ -168,7 +168,7 @@ def between(setup: Setup) -> tuple[str, ...]:
 
 
 def said_between(setup: Setup) -> str:
-    """Return the sentence on a setup's parts that NumPy computes between compiled ones; at least one has to exist."""
+    """Return the note on the parts of a setup that NumPy computes after compiled training; there must be one."""
     *others, last = between(setup)
     listed = f"{', '.join(others)} and {last}" if others else last
     return f"JAX computes the training of clients, one round a call, and NumPy {listed}"

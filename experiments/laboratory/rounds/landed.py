@@ -1,4 +1,4 @@
-"""Updates as landed Parquet files, written directly or by an ingest: the round of `server_jobs.round` with its store.
+"""Rounds of `server_jobs.round` on landed Parquet files, written directly or by an ingest, with a model store.
 
 Time is simulated, half an hour per round, so that the same run leaves the same files.
 """
@@ -39,7 +39,7 @@ from fedping.server_jobs.optimize import first_versions
 from fedping.server_jobs.round import Engine, RoundOptions, run_round
 
 START_MS = 1_529_452_800_000
-"""The start of round 0: 2018-06-20."""
+"""The start of round 0, 2018-06-20, in Unix ms."""
 
 ROUND_MS = 30 * 60_000
 
@@ -94,7 +94,7 @@ class LandedLine:
 
 
 def new_line(study: Study, folder: Path, engine: Engine) -> LandedLine:
-    """Return the line of a study in a run's folder, which gets a new store with version 0 and a landing folder."""
+    """Create a store with version 0 and a landing folder in a run's folder, and return the study's line."""
     store = open_store(folder / "store", create=True)
     store.create_study(study, first_versions(study, created=_iso(START_MS), code_version=__version__))
     landing = folder / "landing"
@@ -103,7 +103,7 @@ def new_line(study: Study, folder: Path, engine: Engine) -> LandedLine:
 
 
 class FileChannel:
-    """Pings as landed files of this many shards, one file per block, without a network; see :class:`Channel`.
+    """Delivers pings as landed files, one per block, without a network; see :class:`Channel`.
 
     Args:
         line: the line.
@@ -130,7 +130,7 @@ class FileChannel:
 
     @property
     def checkpoint(self) -> Part | None:
-        """None: the store and the files can't go back to a checkpoint."""
+        """None, because the store and the files can't go back to a checkpoint."""
         return None
 
     @property
@@ -168,7 +168,7 @@ class FileChannel:
         return posted_bytes(block)
 
     def _land(self) -> None:
-        """Return when all pings of the round have landed."""
+        """Wait until all pings of the round have landed."""
 
     def _fetch(self) -> FloatArray:
         """Return the newest version as clients get it, shape (m,)."""
@@ -178,7 +178,7 @@ class FileChannel:
 
 
 class HttpChannel(FileChannel):
-    """Pings over HTTP to an ingest, and versions from it, by the transport of a fleet; see :class:`Channel`."""
+    """Posts pings to an ingest over HTTP and fetches its versions, by a fleet's transport; see :class:`Channel`."""
 
     def __init__(self, line: LandedLine, ids: NDArray[np.uint8], ingest: RunningIngest, runner: asyncio.Runner) -> None:
         self._ingest, self._runner = ingest, runner
@@ -234,7 +234,7 @@ def over_http(line: LandedLine, ids: NDArray[np.uint8], ingest: RunningIngest) -
 
 
 def pings_of(block: Updates, ids: NDArray[np.uint8], version: int, landed_ms: int) -> ModelPings:
-    """Return a block as pings; ``ids`` are its clients', shape (k, 16)."""
+    """Return a block as pings; ``ids`` are the ids of its clients, shape (k, 16)."""
     return ModelPings(
         document_ids=document_ids(ids, block.repeats, landed_ms),
         client_ids=ids,
@@ -247,7 +247,7 @@ def pings_of(block: Updates, ids: NDArray[np.uint8], version: int, landed_ms: in
 
 
 def document_ids(ids: NDArray[np.uint8], repeats: NDArray[np.int64], received_ms: int) -> NDArray[np.uint8]:
-    """Return an id for each ping, shape (k, 16): its client's id, mixed with the round and its repeats."""
+    """Return an id for each ping, shape (k, 16): its client's id, mixed with the time and its number of repeats."""
     number = (np.int64(received_ms // ROUND_MS) << 24) + repeats
     return np.ascontiguousarray(ids) ^ np.pad(number.astype("<i8").view(np.uint8).reshape(-1, 8), ((0, 0), (8, 0)))
 

@@ -1,8 +1,8 @@
-"""Plans of compiled rounds: which examples each lane trains on, piece by piece, as whole numbers.
+"""Plans of compiled rounds: for each lane, piece by piece, the examples to train on, as whole numbers.
 
-Lanes train one client after another: the longest first, and a lane that is free takes the next client. So clients of
-any size share one compilation, and few lanes wait. A step with many examples is cut into pieces, whose gradients are
-added up. Clients and examples are drawn as by the NumPy engine.
+Each lane trains one client after another. The longest clients come first, and a free lane takes the next client. So
+clients of any size share one compilation, and few lanes wait. A step with many examples is cut into pieces, whose
+gradients are added up. Clients and examples are drawn as by the NumPy engine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOST_ROWS = 64
 """Maximum examples of a lane at a time; a larger step is several pieces."""
 
 LEAST_ROWS = 8
-"""Minimum examples of a lane at a time, unless a batch has fewer; below, a piece costs as much as one of eight."""
+"""Minimum examples of a lane at a time, unless a batch has fewer; a smaller piece costs as much as one of eight."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Pieces:
     Attributes:
         client: the client's position in the round.
         rows: the examples' positions among all clients' examples, or NO_EXAMPLE; shape (p, B).
-        share: one by the number of examples of the piece's step.
+        share: 1 divided by the number of examples in the piece's step.
         apply: whether the piece is the last of its step.
-        begins: whether it belongs to the client's first step.
+        begins: whether the piece belongs to the client's first step.
         step: the number of the step, from 0.
         place: the position of the piece's first example in its step.
         phase: the phase of the training that the piece belongs to, from 0.
@@ -57,13 +57,13 @@ class Pieces:
 
     @classmethod
     def none(cls, width: int) -> Pieces:
-        """Return no pieces, of at most ``width`` examples."""
+        """Return an empty list of pieces of at most ``width`` examples."""
         none, no, nothing = np.zeros(0, np.int32), np.zeros(0, np.bool_), np.zeros(0)
         rows = np.zeros((0, width), np.int32)
         return cls(np.zeros(0, np.intp), rows, nothing, no, no, none, none, none, np.zeros(0, np.uint64))
 
     def only(self, those: NDArray[np.bool_]) -> Pieces:
-        """Return some of the pieces, shape (p,)."""
+        """Return the pieces selected by a mask of shape (p,)."""
         return Pieces(*(getattr(self, each.name)[those] for each in fields(self)))
 
 
@@ -72,10 +72,11 @@ class Phase:
     """Steps of a training whose examples are drawn together.
 
     Attributes:
-        training: draws them; its rate is not used.
-        child: the child of a client's key to draw by; None for the key itself.
-        support: the share of the client's examples that is used; if negative, the others are used; None for all.
-        division: the child of a client's key that divides its examples.
+        training: the training that draws the examples; its rate is not used.
+        child: index of the child of a client's key for the draws; None for the key itself.
+        support: the share of the client's examples that is used; if negative, the other examples are used; None for
+            all.
+        division: index of the child of a client's key by which its examples are divided.
         is_fixed: whether all clients draw by the key 0 instead.
     """
 
@@ -92,9 +93,9 @@ class Plan:
 
     Attributes:
         rows: the examples of a piece, shape (T, L, B), or NO_EXAMPLE.
-        share: one by the number of examples of the piece's step, shape (T, L).
+        share: 1 divided by the number of examples in the piece's step, shape (T, L).
         begin: whether the piece is the first of its client, shape (T, L).
-        apply: whether it is the last of its step, shape (T, L).
+        apply: whether the piece is the last of its step, shape (T, L).
         client: the client's position in the round at its last piece, else :data:`NOBODY`; shape (T, L).
         votes: the client's votes at its last piece, else 0; shape (T, L).
         loss: the number of the client's examples in pieces of its first step, else 0; shape (T, L).
@@ -119,7 +120,7 @@ class Plan:
 
     @property
     def columns(self) -> tuple[NDArray[Any], ...]:
-        """The arrays by piece."""
+        """The arrays with an entry for each piece."""
         column = (self.rows, self.share, self.begin, self.apply, self.client, self.votes, self.loss)
         return (*column, self.words, self.place, self.of)
 
@@ -143,7 +144,7 @@ def width_of(batch: int | None, sizes: NDArray[np.int64]) -> int:
 
 
 def rounded_up(count: int) -> int:
-    """Return a size that is at most a quarter larger, so that few sizes occur."""
+    """Return ``count`` rounded up by at most a quarter, so that few different sizes occur."""
     count = max(count, 1)
     unit = max(1, (1 << (count - 1).bit_length()) // 8)
     return -(-count // unit) * unit
@@ -265,11 +266,11 @@ def planned(
     """Return the plan of a round.
 
     Args:
-        pieces: what clients do.
+        pieces: the pieces of the clients' work.
         members: the clients.
         lanes: the number of lanes.
         draws: whether the model draws in training, by the keys of steps.
-        row: each client's row among those that keep something, shape (k,); None for plain training.
+        row: each client's row among the clients with a state, shape (k,); None for plain training.
     """
     client = pieces.client
     lengths = np.bincount(client, minlength=len(members.sizes))
@@ -307,7 +308,7 @@ def planned(
 
 
 def joined(plans: Sequence[Plan]) -> Plan:
-    """Return plans of the same lanes one after another."""
+    """Return one plan of the same lanes that executes these plans one after another."""
     if len(plans) == 1:
         return plans[0]
     columns: list[Any] = [np.concatenate(parts) for parts in zip(*(plan.columns for plan in plans), strict=True)]

@@ -33,8 +33,8 @@ from fedping.server_jobs.round import ArrayRound, Senders
 class MemoryChannel:
     """Updates in memory, and the server's own round on arrays; see :class:`Channel`.
 
-    Unless there is randomness, the results have the same bits as over files with one file per block, except if updates
-    of older versions are late: their files are read before the newest version's files.
+    Without randomness in the server, the results have the same bits as over files with one file per block. The
+    exception is late updates of older versions, whose files are read before the newest version's.
 
     Args:
         line: the server's settings.
@@ -42,7 +42,7 @@ class MemoryChannel:
         seed: seed of the server's draws.
         shards: number of shards.
         most_examples: maximum number of examples that a ping counts for; None for no limit.
-        groups: number of each client's group, shape (clients,); -1, as for all if None, without one.
+        groups: number of each client's group, shape (clients,), or -1 without one; None if no client has a group.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class MemoryChannel:
 
     @property
     def checkpoint(self) -> Part | None:
-        """The channel itself."""
+        """The channel itself, which checkpoints save."""
         return self
 
     @property
@@ -156,7 +156,7 @@ class MemoryChannel:
         return True
 
     def _named_round(self) -> AbstractContextManager[None]:
-        """Add the number of the round to the error of a broken link."""
+        """Add the round's number to the error of a broken link inside this context."""
         return sentences_with(f"round {self._number} failed: ", kind=BrokenLink)
 
     @property

@@ -1,7 +1,7 @@
-"""Clients' training in compiled rounds other than plain local training: control variates, mixtures, local blocks.
+"""Methods of clients' training in compiled rounds: control variates, mixtures, and local blocks.
 
-A method is written for one client, in JAX, and runs in all lanes at once. It says where gradients are taken, what a
-step makes of them, what is sent, and what the client keeps. The formulas are the same as in `fedping.algorithms` and of
+A method is written for one client, in JAX, and runs in all lanes at once. It defines the weights at which gradients are
+taken, the step, the sent update, and the client's new state. The formulas are those of `fedping.algorithms` and
 `fedping.client_sim.learning.personal`.
 """
 
@@ -191,7 +191,7 @@ class OwnMethod:
     """An algorithm of an extension; see :class:`fedping.client_sim.learning.stepwise.Stepwise`.
 
     Attributes:
-        code: of its source, and ``settings``, as JSON: by them there is one compilation.
+        code: digest of its source; together with ``settings``, as JSON, it identifies a compilation.
         instance: the algorithm.
         m: the number of the model's weights.
     """
@@ -231,10 +231,10 @@ class OwnMethod:
 
 
 def _traced(method: OwnMethod, training: OwnTraining, first: State, published: int, dtype: Any) -> None:
-    """Raise unless JAX can compile an algorithm of an extension, and its shapes go together.
+    """Raise unless JAX can compile an extension's algorithm, and its shapes match.
 
     Raises:
-        ExtensionFailed: it cannot.
+        ExtensionFailed: JAX cannot compile it, or shapes don't match.
     """
     import jax
 
@@ -260,13 +260,13 @@ def _traced(method: OwnMethod, training: OwnTraining, first: State, published: i
 
 
 class Runs(NamedTuple):
-    """The places of the shared weights in a whole model, as stretches: whether each is shared, and its length."""
+    """Stretches of shared and of local weights in a whole model: whether each stretch is shared, and its length."""
 
     stretches: tuple[tuple[bool, int], ...]
 
     @classmethod
     def of(cls, mine: Any) -> Runs:
-        """Return the values of a mask of the shared weights, shape (M,)."""
+        """Return the stretches given by a mask that marks the shared weights, shape (M,)."""
         edges = np.flatnonzero(np.diff(mine)) + 1
         bounds = [0, *edges.tolist(), len(mine)]
         return cls(tuple((bool(mine[low]), high - low) for low, high in zip(bounds, bounds[1:], strict=False)))
@@ -327,7 +327,7 @@ class Descent:
         }
 
     def moved(self, moved: Any, slope: Any, local: Arrays, rates: Any = None) -> tuple[Any, Arrays]:
-        """Return a step's movement, and the memory after it; with ``rates`` for each weight instead of one."""
+        """Return the movement after a step, and the optimizer's new state; ``rates`` has a rate for each weight."""
         if self.rate is None:
             return -slope, {}
         rate = self.rate if rates is None else rates
@@ -339,7 +339,7 @@ class Descent:
 
 
 def _unspoilt(sent: Any, local: Arrays) -> Any:
-    """Return the update, not finite if an optimizer's own numbers are not: it would silently stop all steps."""
+    """Return the update, or NaN if an optimizer's state is not finite, which would silently stop all steps."""
     from jax import numpy as jnp
 
     for name, value in local.items():
@@ -354,7 +354,7 @@ def _others(weights: Any, constants: Arrays) -> Any:
 
 
 def _own(weights: Any, kept: Arrays, constants: Arrays) -> Any:
-    """Return a client's own blocks; their start values before it has trained."""
+    """Return a client's own blocks; before its first training, their start values."""
     from jax import numpy as jnp
 
     return jnp.where(kept["own_trained"] > 0, kept["own_weights"].astype(weights.dtype), _others(weights, constants))
@@ -362,7 +362,7 @@ def _own(weights: Any, kept: Arrays, constants: Arrays) -> Any:
 
 @dataclass(frozen=True)
 class TogetherMethod:
-    """Blocks of the client's own that move with the shared ones (FedPer).
+    """Training of a client's local blocks together with the shared ones (FedPer).
 
     See :class:`fedping.client_sim.learning.personal.partly_local.PartlyLocalModel`.
     """
@@ -409,9 +409,9 @@ class TogetherMethod:
 
 @dataclass(frozen=True)
 class LocalFirstMethod:
-    """Local blocks that move first, in phase 0; the shared ones move with them fixed, in phase 1.
+    """Training of local blocks in phase 0, then of shared blocks with the local ones fixed, in phase 1.
 
-    FedRep keeps them (``keeps``); FedRecon fits them again each time, from where the model starts.
+    FedRep keeps the local blocks (``keeps``); FedRecon fits them again each time, from the model's start weights.
     """
 
     runs: Runs
@@ -463,11 +463,11 @@ class LocalFirstMethod:
 
 
 def prepared(training: Training, model: Model[Any]) -> Prepared:
-    """Return the clients' training of a problem's model in lanes; `inside.py` says which trainings can.
+    """Return the clients' training prepared for lanes; `inside.py` lists the trainings that can run there.
 
     Args:
         training: the training.
-        model: the model as published for it.
+        model: the model as published for this training.
     """
     first: State = {}
     if isinstance(training, OwnTraining):

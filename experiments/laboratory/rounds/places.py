@@ -27,7 +27,7 @@ from fedping.server_jobs.round import refuse_senders
 
 @contextmanager
 def open_rounds(setup: Setup, problem: Problem, folder: Path, states: ClientStates | None = None) -> Iterator[Rounds]:
-    """Yield the rounds of a run, and stop at the end all processes that they started.
+    """Yield the rounds of a run, and at the end stop all processes that they started.
 
     Args:
         setup: the settings.

@@ -28,7 +28,7 @@ from fedping.server_jobs.privacy.gaussian import epsilon_of
 from fedping.server_jobs.round import PrivateArrayRound
 
 _CLIENTS, _SERVER = 1, 2
-"""Users of a seed: the draws of clients, and of the server."""
+"""Indices of a seed's children: for the draws of clients, and of the server."""
 
 
 class PrivateChannel(MemoryChannel):
@@ -39,7 +39,7 @@ class PrivateChannel(MemoryChannel):
     for the researcher, and not part of the private release. Top choices are not sent.
 
     Args:
-        study: its arm follows the line; its noise multiplier is set.
+        study: the study, with an arm that follows the line, and a noise multiplier.
         problem: the problem with the clients.
     """
 
@@ -129,7 +129,7 @@ def _part(block: Updates, kept: NDArray[np.bool_]) -> Updates:
 
 
 class _Seeded(Chance):
-    """A client's chance in one round, which can be drawn again; Gaussians all at once, in far less time."""
+    """A client's reproducible randomness in one round; it draws all Gaussians at once, which is much faster."""
 
     def __init__(self, seed: tuple[int, ...]) -> None:
         self._rng = np.random.default_rng(seed)

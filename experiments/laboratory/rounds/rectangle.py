@@ -1,6 +1,6 @@
-"""All clients' examples as one rectangle, if all train on all they have in every round and have about as many.
+"""All clients' examples as one rectangle, for clients of similar sizes that always train on all examples.
 
-It is laid out once, because fetching examples by number would copy all of them in each round.
+The rectangle is laid out once, because fetching examples by number would copy all of them in each round.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from numpy.typing import NDArray
 from fedping.experiments.laboratory.rounds.compiling import NOBODY
 
 MUCH = 0.25
-"""Minimum share of unneeded computed examples for training in lanes instead, which compute fewer of them."""
+"""Maximum share of unneeded examples in a rectangle; with more, clients train in lanes, which compute fewer."""
 
 
 @dataclass(frozen=True)
 class Rectangle:
-    """The places of clients and of their examples, one device's clients after another's.
+    """The places of clients and of their examples, device after device.
 
     Attributes:
         at_once: number of clients that a device computes at a time.
-        client: which client is in each place, shape (k,), or :data:`NOBODY`.
-        rows: which example is in each place of it, shape (k, width); any where none is.
-        there: whether an example is, shape (k, width).
+        client: the client in each place, shape (k,), or :data:`NOBODY`.
+        rows: the example in each place of the client, shape (k, width); arbitrary if there is none.
+        there: whether there is an example in each place, shape (k, width).
     """
 
     at_once: int
@@ -34,7 +34,7 @@ class Rectangle:
 
 
 def width_if_even(sizes: NDArray[np.int64]) -> int | None:
-    """Return the examples of the largest client; None if a rectangle of that width computes too much for nothing."""
+    """Return the largest client's number of examples; None if a rectangle of that width would be too empty."""
     longest = int(sizes.max(initial=0))
     return longest if 0 < longest * np.count_nonzero(sizes) <= (1 + MUCH) * sizes.sum() else None
 
@@ -47,7 +47,7 @@ def rectangle_of(
     Args:
         first: the first example of each client, shape (clients,).
         sizes: each client's number of examples, shape (clients,).
-        width: the largest number of a client.
+        width: the largest client's number of examples.
         most: maximum number of clients that a device computes at a time.
         devices: the number of devices.
     """
@@ -57,7 +57,7 @@ def rectangle_of(
     places = -(-each // many) * many * devices
     client = np.full(places, NOBODY)
     client[: len(clients)] = clients
-    whose = np.append(clients, np.full(places - len(clients), clients[0]))  # a copy: its loss is a number
+    whose = np.append(clients, np.full(places - len(clients), clients[0]))  # copies, so that losses are numbers
     nth = np.arange(width)
     there = (nth < sizes[whose, None]) & (client != NOBODY)[:, None]
     return Rectangle(many, client, first[whose, None] + np.where(there, nth, 0), there)

@@ -19,7 +19,7 @@ from fedping.protocol.update import size_of_updates
 
 
 def diverged(reason: str) -> Diverged:
-    """Return the error of a round whose weights no client could read; ``reason`` names one of them."""
+    """Return the error of a round whose weights no client could read; ``reason`` names one of these weights."""
     return Diverged(f"training has diverged: {reason}; lower the server's rate")
 
 
@@ -57,7 +57,7 @@ class RoundTally:
         self._posted_bytes = self._fetches = 0
 
     def add(self, block: Updates, posted_bytes: int) -> None:
-        """Add a block, whose pings had this many bytes; of updates that are too old only the bytes count."""
+        """Add a block whose pings had ``posted_bytes`` bytes; for outdated updates, only the bytes are counted."""
         self._posted_bytes += posted_bytes
         self._fetches += int((block.repeats == 0).sum()) + block.asked
         if block.age > self._oldest:
@@ -80,7 +80,7 @@ class RoundTally:
 
 
 class Rounds(Protocol):
-    """One model line, from round to round."""
+    """The rounds of a model line, run one by one."""
 
     @property
     def weights(self) -> FloatArray:
@@ -117,7 +117,7 @@ class Delivered(NamedTuple):
 
 
 class Channel(Protocol):
-    """A way for a line's updates to the server, and for its versions to the clients."""
+    """The transport of a line's updates to the server and of its versions to the clients."""
 
     @property
     def weights(self) -> FloatArray:
@@ -173,7 +173,7 @@ class ServerRounds:
         return self._channel.checkpoint
 
     def start_weights(self, versions: Sequence[FloatArray]) -> Sequence[FloatArray]:
-        """Return the versions."""
+        """Return the versions unchanged."""
         return versions
 
     def measured(self) -> Mapping[str, Mapping[str, float]]:

@@ -3,9 +3,9 @@
 Each model has its own server, in memory, with the optimizer and the aggregation of the run, and each client trains one
 of the models in a round. They differ in the model that a client trains, and in the steps between two rounds:
 
-- of a hierarchy, the edges' models are averaged after a fixed number of rounds;
-- of IFCA (Ghosh et al. 2020), a client trains the model that has the least loss on its own training examples;
-- of bipartition (Sattler, Müller and Samek 2019), a model is divided in two where its clients' updates disagree.
+- in a hierarchy, the edges' models are averaged after a fixed number of rounds;
+- in IFCA (Ghosh et al. 2020), a client trains the model with the least loss on its own training examples;
+- in bipartition (Sattler, Müller and Samek 2019), a model is divided in two if its clients' updates disagree.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fedping.experiments.laboratory.settings.several import Bipartition, Hierarc
 from fedping.protocol.errors import InvalidSettings
 
 MOST_NUMBERS = 2**27
-"""The most numbers of all models of a run together, and of the updates that are compared: 1 GB."""
+"""Maximum count of numbers in all models of a run together, and in the updates that are compared: 1 GB."""
 
 _AT_ONCE = 64
 """Clients whose losses are computed at a time."""
@@ -45,7 +45,7 @@ class Models(Sequence[FloatArray]):
 
     Args:
         weights: each model's weights, shape (m,).
-        chosen: which model each client trains.
+        chosen: maps clients to the models that they train.
     """
 
     def __init__(self, weights: Sequence[FloatArray], chosen: Chosen) -> None:
@@ -59,7 +59,7 @@ class Models(Sequence[FloatArray]):
 
 
 def in_blocks(figure: Callable[[Any], FloatArray], train: ClientData[Any], clients: Clients) -> FloatArray:
-    """Return a figure of clients from all their examples, such as the loss, shape (k,); in blocks of similar sizes."""
+    """Return a figure of each client over all its examples, such as its loss, shape (k,)."""
     figures = np.zeros(len(clients))
     order = np.argsort(train.sizes[clients], kind="stable")
     with one_thread():
@@ -101,10 +101,10 @@ class SeveralRounds:
         self._channels = [self._new() for _ in range(count)]
         self._number = 0
         self._of: NDArray[np.intp] = np.zeros(len(problem.train), np.intp)
-        """The model that each client has trained last."""
+        """The number of the model that each client last trained."""
 
     def _new(self, like: MemoryChannel | None = None) -> MemoryChannel:
-        """Return the server of another model; a copy of the server of ``like``, if it is given."""
+        """Return a server for one more model, as a copy of the server ``like`` if given."""
         most = self._setup.limits.examples if self._setup.limits else None
         channel = MemoryChannel(self._problem.line, self._problem.ids, self._problem.seed, most_examples=most)
         if like is not None:
@@ -123,7 +123,7 @@ class SeveralRounds:
 
     @property
     def checkpoint(self) -> Part | None:
-        """The rounds themselves."""
+        """The rounds themselves, which checkpoints save."""
         return self
 
     def chosen(self, clients: Clients) -> NDArray[np.intp]:
@@ -178,7 +178,7 @@ class SeveralRounds:
 
     @property
     def _fetched(self) -> int:
-        """How many models a client fetches for a training."""
+        """Return the number of models that a client fetches for a training."""
         return 1
 
     def _votes(self) -> FloatArray:
@@ -193,21 +193,21 @@ class SeveralRounds:
         """Store the part of a block that a later decision needs."""
 
     def _after(self) -> None:
-        """Do what follows a round."""
+        """Act on the models after a round, such as averaging or dividing them."""
 
     def _more(self) -> dict[str, float]:
         return {}
 
 
 def _mean(models: FloatArray, votes: FloatArray) -> FloatArray:
-    """Return the mean of models by votes, shape (m,); to the bits of the first one if all are equal."""
+    """Return the mean of models by votes, shape (m,), with the models' bits if all are equal."""
     first: FloatArray = models[0]
     moved: FloatArray = votes @ (models - first) / votes.sum()
     return first + moved
 
 
 class EdgeRounds(SeveralRounds):
-    """The rounds of edge servers, between whose models a cloud takes the mean from time to time."""
+    """The rounds of edge servers, whose models a cloud averages from time to time."""
 
     def __init__(self, setup: Setup, problem: Problem, settings: Hierarchy) -> None:
         of = edges_of(settings, problem)
@@ -255,7 +255,7 @@ def edges_of(settings: Hierarchy, problem: Problem) -> NDArray[np.intp]:
 
 
 def _labels(problem: Problem) -> NDArray[np.int64]:
-    """Return the most frequent label of each client's examples, the least of equals; -1 without examples."""
+    """Return the most frequent label of each client's examples, the smallest if tied; -1 without examples."""
     found = np.full(len(problem.train), -1)
     for client in np.flatnonzero(problem.train.sizes):
         batch = problem.train.batch(np.array([client]))
@@ -348,10 +348,11 @@ def divided(seen: _Seen, settings: Bipartition) -> Clients | None:
 
 
 def bipartition(cosines: FloatArray) -> tuple[NDArray[np.bool_], float]:
-    """Return which of n ≥ 2 are in the second of two parts, shape (n,), and the greatest cosine between the parts.
+    """Return whether each of n ≥ 2 is in the second of two parts, shape (n,), and the parts' greatest cosine.
 
-    It is the least of any two parts: these are the parts of the maximum spanning tree without its weakest edge, which
-    Sattler et al. find by joining the most similar first. The first of the n is in the first part.
+    The greatest cosine between the parts is the least of any division. The parts are those of the maximum spanning tree
+    without its weakest edge; Sattler et al. find them by joining the most similar first. The first of the n is in the
+    first part.
     """
     edges = sorted(_spanning(cosines), key=lambda edge: -edge[0])
     parts = np.arange(len(cosines))

@@ -1,8 +1,8 @@
 """Clients' states between compiled rounds: a table on the device, with a row for each client from its first use on.
 
-If the table has room for all clients that will train, they keep their rows until the end of the run. Otherwise it is
-emptied into the host's store (`resuming.MappedStates`) whenever a call needs more rows than are free. The store is also
-written before a checkpoint or an evaluation reads it, so that a killed run continues.
+If the table has room for all clients that will train, they keep their rows until the end of the run. Otherwise the
+table is emptied into the host's store (`resuming.MappedStates`) whenever a call needs more rows than are free. The
+store is also written before a checkpoint or an evaluation reads it, so that a killed run continues.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedping.client_sim.learning.states import ClientStates
 from fedping.experiments.laboratory.rounds.lanes import rounded_up
 
 MOST_ON_DEVICE = 2**30
-"""Bytes of the table on the device at most, unless the clients of a single round keep more."""
+"""Maximum bytes of the table on the device, unless the states of a single round's clients need more."""
 
 Table = dict[str, Any]
 
@@ -31,14 +31,14 @@ def bytes_each(first: State) -> int:
 
 
 class Slots:
-    """The table of a run, and which row is whose.
+    """The table of a run's clients' states, and each client's row in it.
 
     Args:
         first: the state of a client that has never trained.
-        store: where states are that are not on the device.
+        store: the store for states that are not on the device.
         clients: the number of all clients.
-        wanted: the number of clients that will train in the run at most.
-        at_once: the number of clients of a call at most, and of a round.
+        wanted: the maximum number of clients that will train in the run.
+        at_once: the maximum numbers of clients in a call and in a round.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Slots:
         )
 
     def begin(self, clients: Clients) -> Table:
-        """Return the table for a call with these clients, each once; each has a row then (:meth:`rows`)."""
+        """Return the table for a call with these clients, each once, after giving each a row (:meth:`rows`)."""
         if not self._first:
             return {}
         if self._table is None:
@@ -106,22 +106,22 @@ class Slots:
         return self._table
 
     def rows(self, clients: Clients, count: int) -> NDArray[np.int32]:
-        """Return the rows of clients, shape (count,); behind them the number of all rows, for none."""
+        """Return the clients' rows, padded to shape (count,) with the number of all rows, which stands for no row."""
         found = np.full(count, self.capacity, np.int32)
         found[: len(clients)] = self._slot[clients]
         return found
 
     def put(self, table: Table) -> None:
-        """Take over the table that the call has made of it."""
+        """Replace the table by the one that the call returned."""
         self._table = table if self._first else None
 
     def commit(self) -> None:
-        """Store the clients' states after a call."""
+        """Confirm the states that the last call left in the table, so that :meth:`flush` writes them."""
         self._changed[self._call] = True
         self._call, self._before = np.zeros(0, np.intp), None
 
     def flush(self) -> None:
-        """Write what has changed to the store: what clients kept before the call, if one is not committed yet."""
+        """Write the changed states to the store; for a call that is not committed yet, the states before it."""
         if self._table is None:
             return
         whose, before = np.flatnonzero(self._changed), {}
@@ -139,7 +139,7 @@ class Slots:
         self._changed[:] = False
 
     def forget(self) -> None:
-        """Begin with the states in the store, as after a kill."""
+        """Discard the table, and start again from the states in the store, as after a kill."""
         self._slot[:], self._used, self._reused = -1, 0, True
         self._changed[:] = False
         self._call, self._before = np.zeros(0, np.intp), None

@@ -1,4 +1,4 @@
-"""The study of a run: what an operator would create for real users, with one arm and one line."""
+"""The study of a run, as an operator would create it for real users, with one arm and one line."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def study_of(line: Line, most_examples: int | None = None) -> Study:
 
 
 def with_a_turn(problem: Problem, privacy: Privacy, version: int, clients: Clients) -> Clients:
-    """Return the ones of some clients that have drawn a version to contribute to."""
+    """Return the ``clients`` whose own random draw selects ``version`` for a contribution."""
     share = privacy.turns
     if share == 1:
         return clients

@@ -1,6 +1,6 @@
 """The updates of a round's clients, one block at a time, in their transferred form, and their size as JSON.
 
-Sizes are of the bodies of requests and answers, without their heads and without compression.
+Sizes are those of the bodies of requests and responses, without headers and compression.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Updates:
             form.
         losses: losses at the fetched weights, shape (k,).
         examples: number of examples, shape (k,); a client without examples changes nothing.
-        age: age in versions of the weights that they were computed from.
+        age: age, in versions, of the weights that the updates were computed from.
         asked: number of other clients that fetched the newest weights in this round, and sent no update.
-        model: the number of the model that they trained, in a run with several.
+        model: the number of the model that the clients trained, in a run with several models.
         seconds: simulated seconds from the invitation to the answer, shape (k,); None without a clock.
     """
 
@@ -52,7 +52,7 @@ class Updates:
 
 
 def repetitions(clients: Clients) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return each ascending client's number of earlier occurrences, and of all its occurrences, shape (k,) each."""
+    """Return, for each entry of ascending ``clients``, the numbers of earlier and of all equal entries, shape (k,)."""
     if (clients[1:] > clients[:-1]).all():
         return np.zeros(len(clients), np.int64), np.ones(len(clients), np.int64)
     first = np.searchsorted(clients, clients, side="left")
@@ -61,11 +61,11 @@ def repetitions(clients: Clients) -> tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 WRITTEN_OUT = 8192
-"""Maximum numbers of an array whose text is measured; of a longer array, this many at even distances are."""
+"""Maximum count of an array's numbers whose text is measured; longer arrays are sampled evenly."""
 
 
 def posted_bytes(block: Updates) -> int:
-    """Return the bytes of the pings of a block, each posted by itself; exact if the updates fit the sample."""
+    """Return the bytes of a block's pings, each posted by itself; exact up to :data:`WRITTEN_OUT` numbers."""
     if not len(block.clients):
         return 0
     columns = (len(msgspec.json.encode(column.tolist())) for column in (block.losses + 0.0, block.examples))
@@ -114,7 +114,7 @@ def _updates(updates: NDArray[np.float32] | Payloads) -> int:
 
 
 def _sample(numbers: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Return the numbers, or :data:`WRITTEN_OUT` of them."""
+    """Return the numbers, or an even sample of :data:`WRITTEN_OUT` of them."""
     if len(numbers) <= WRITTEN_OUT:
         return numbers
     return numbers[np.linspace(0, len(numbers) - 1, WRITTEN_OUT).astype(np.intp)]
@@ -130,4 +130,4 @@ _EMPTY_PING = ModelPings(
     losses=np.zeros(1),
     examples=np.zeros(1, np.int64),
 )
-"""A ping without an update, with the same envelope as any."""
+"""A ping without an update, with the same envelope as all others."""

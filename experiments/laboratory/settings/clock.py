@@ -19,7 +19,7 @@ class LogNormal(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 Amount: TypeAlias = Positive | Annotated[tuple[Positive, ...], Meta(min_length=1)] | LogNormal
-"""One number for all clients; some that clients get in turn; or a draw for each client."""
+"""One number for all clients, several numbers that are assigned in turn, or a distribution to draw from."""
 
 
 class Hours(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="by", tag="hours"):
@@ -107,7 +107,7 @@ class Clock(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def traits(self) -> Traits:
-        """Checks of combinations (`fedping.protocol.rules`)."""
+        """The traits whose combinations are checked (`fedping.protocol.rules`)."""
         own: dict[Trait, bool] = {
             "clock": True,
             "asynchronous": self.asynchronous is not None,

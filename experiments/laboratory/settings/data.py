@@ -1,4 +1,4 @@
-"""The examples of a training, and how they are prepared."""
+"""Settings of a training's examples and of their preparation."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def searches(self) -> bool:
-        """Whether the settings say how synthetic users search among pages."""
+        """Whether the settings describe synthetic users who search among pages."""
         return bool(self.groups) or self.population != PopulationSettings()
 
     @property
@@ -211,7 +211,7 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def computed(self) -> tuple[str, ...]:
-        """The settings that change features by what is computed from all clients' examples, by name."""
+        """The names of the settings that change features by values computed from all clients' examples."""
         names = ("drop_constant", "clip", "discretise", "select", "standardise", "min_max")
         filled = ("missing",) if self.missing in ("mean", "indicator") else ()
         return (*filled, *(name for name in names if getattr(self, name)))
@@ -224,7 +224,7 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return self.test if self.folds is None else 1 / self.folds
 
     def at(self, folder: Path) -> Data:
-        """Return the same with the files' paths relative to here, if they were relative to ``folder``."""
+        """Return the settings with files' paths that are relative to ``folder`` made relative to the current folder."""
         if self.lists is not None:
             return replace(self, lists=self.lists.at(folder))
         if self.folder is not None:

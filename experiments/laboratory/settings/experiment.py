@@ -1,4 +1,4 @@
-"""An experiment's file: variants of one setup, each trained once per seed, and how they are read.
+"""Reads an experiment's file: variants of one setup, each trained once per seed.
 
 A file has the settings of a line in its own tables, such as [training] and [server], or writes them as a study does, in
 [line]. Both are read as the same :class:`Setup`. They differ in defaults: a [line] has a study's defaults.
@@ -44,21 +44,21 @@ from fedping.protocol.settings_file import converted, read_toml, validation_mess
 from fedping.protocol.spec import Name
 
 DEFAULTS: Raw = {"server": {"optimizer": {"optimizer": "gradient_descent"}, "min_clients": 1, "weighting": "examples"}}
-"""Defaults of a file without a [line] that differ from a study's: privacy is not at stake, so one client is enough."""
+"""Defaults of a file without a [line] that differ from a study's: one client is enough, since no data are private."""
 
 DEFAULTS_OF_LINE: Raw = {"server": {key: to_builtins(getattr(Pipeline(), key)) for key in DEFAULTS["server"]}}
-"""The same settings in a file with a [line]: a study's defaults."""
+"""The defaults of the same settings in a file with a [line], which are a study's."""
 
 ONLY_VARIANT = "federated"
 
 OF_EVERY_RANKING_MODEL = ("gradient", CODE)
-"""The settings of a ranking model that are not the extension's own."""
+"""The settings that every ranking model has, in addition to an extension's own."""
 
 Seed: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class Experiment(Struct, frozen=True, kw_only=True):
-    """A whole experiment: ``seeds`` are the repetitions, ``variants`` what is compared, by name in the file's order."""
+    """A whole experiment: ``seeds`` are its repetitions, ``variants`` the compared setups, in the file's order."""
 
     digest_name: ClassVar[str] = "Experiment"
 
@@ -73,7 +73,7 @@ class Experiment(Struct, frozen=True, kw_only=True):
 
 
 class Head(Struct, frozen=True, kw_only=True):
-    """The contents of a file except the setup."""
+    """The settings in an experiment's file other than the setup."""
 
     name: Name | None = None
     seeds: Annotated[int, Meta(ge=1, le=10_000)] | Annotated[tuple[Seed, ...], Meta(min_length=1)] = 1
@@ -105,9 +105,9 @@ def _changed(raw: Raw, changes: Sequence[str], over: Sequence[str]) -> Raw:
 
 
 def _refuse_unheeded(raw: Raw, changes: Sequence[str], over: Sequence[str]) -> None:
-    """Raise if a change has no effect and is not what the file says anyway: a variant's own setting overrides it.
+    """Raise if a change has no effect because the variants' own settings override it.
 
-    If several changes concern one setting, the last counts.
+    A change to the value that the file already has is allowed. If several changes concern one setting, the last counts.
     """
     texts = list({text.partition("=")[0].strip(): text for text in changes}.values())
     settings = _of_each_variant(_changed(raw, texts, over))
@@ -125,21 +125,21 @@ def _of_each_variant(raw: Raw) -> list[Raw]:
     base = {key: value for key, value in raw.items() if key != "variants"}
     variants = variants_of(raw)
     if variants is None:
-        return [raw]  # refused later, with a sentence
+        return [raw]  # rejected later, with a message
     changes = [{key: value for key, value in variant.items() if key != "name"} for variant in variants]
     return [laid_over(base, nested(change)) for change in changes]
 
 
 def experiment_of(raw: Mapping[str, Any], *, name: str, folder: Path) -> Experiment:
-    """Return the experiment that tables describe.
+    """Return the experiment described by TOML tables.
 
     Args:
         raw: the tables, as TOML gives them.
-        name: the name of the experiment if the tables give none.
+        name: the experiment's name if the tables don't have one.
         folder: the folder that paths in the tables are relative to.
 
     Raises:
-        InvalidSettings: a setting is invalid; the sentence says where.
+        InvalidSettings: a setting is invalid; the message names its table and key.
     """
     with _as_written(raw):
         return _experiment(of_file(raw), name, folder)
@@ -147,7 +147,7 @@ def experiment_of(raw: Mapping[str, Any], *, name: str, folder: Path) -> Experim
 
 @contextmanager
 def _as_written(raw: Mapping[str, Any]) -> Iterator[None]:
-    """Have errors name the tables of a [line] if the file has one."""
+    """Make errors name the tables as in the file, inside [line] if it has one."""
     try:
         yield
     except InvalidSettings as error:
@@ -208,7 +208,7 @@ def _variants(base: Raw, variants: tuple[dict[str, Any], ...]) -> dict[str, Setu
 
 
 def _variant(name: str, base: Raw, changes: Raw) -> Setup:
-    """Return the setup of a variant; an error names it unless the tables of all variants have the same error."""
+    """Return the setup of a variant; an error names the variant unless the shared tables have the same error."""
     try:
         return _setup(laid_over(base, changes))
     except InvalidSettings as error:
@@ -232,7 +232,7 @@ def _setup(tables: Raw) -> Setup:
 
 
 def _trouble(tables: Raw) -> str | None:
-    """Return the error of the tables that variants share; they need not be complete without these."""
+    """Return the error of the tables that all variants share; None if they are valid by themselves."""
     try:
         _setup(tables)
     except InvalidSettings as error:
@@ -243,10 +243,10 @@ def _trouble(tables: Raw) -> str | None:
 def with_code(tables: Raw) -> Raw:
     """Return an experiment's tables with the code's hash in [model] and [data] if they name extensions.
 
-    Their settings are checked and completed. An existing hash is kept: it is checked where the code is used.
+    The extensions' settings are checked and completed. An existing hash is kept; it is checked when the code is used.
 
     Args:
-        tables: not yet validated.
+        tables: the tables, not yet validated.
 
     Raises:
         InvalidSettings: an extension cannot be imported, or does not have these settings.
@@ -289,13 +289,13 @@ def _model(
 
 
 def with_noise(experiment: Experiment) -> Experiment:
-    """Return an experiment whose private variants have the noise that keeps their guarantees.
+    """Return the experiment with the noise that its private variants need for their guarantees.
 
-    It takes seconds for each variant with sampling that does not give its noise.
+    The computation takes seconds for each variant with sampling and without a given noise multiplier.
 
     Raises:
-        InvalidSettings: a noise multiplier is given that is too small.
-        FedpingError: none is large enough.
+        InvalidSettings: a given noise multiplier is too small.
+        FedpingError: no noise multiplier is large enough.
     """
     from fedping.server_jobs.privacy.budget import privacy_with_noise
 

@@ -1,4 +1,4 @@
-"""Merging settings: how a variant, a grid or the command line changes an experiment's settings."""
+"""Merges the changes of a variant, a grid or the command line into an experiment's settings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CHOICES = {
     "gossip": "graph",
     "clusters": "by",
 }
-"""The key of the choice in each table: `algorithm = "local"` has other settings than "gradient" has."""
+"""The key in each table whose value determines the table's other settings, such as ``algorithm`` in [training]."""
 
 OPTIONAL = frozenset(
     {
@@ -51,13 +51,13 @@ OPTIONAL = frozenset(
         "randomised_response",
     }
 )
-"""The tables that may be absent and say nothing if empty, so that an empty one takes away what is below it."""
+"""The tables that may be absent. An empty one in a variant removes the table that it would change."""
 
 MOST_POINTS = 10_000
-"""The most points of a sweep: all are checked, and listed on one page, before the first is trained."""
+"""Maximum points of a sweep; before the first is trained, all are checked and listed on one page."""
 
 LONGEST_NAME = 64
-"""Characters in a variant's name, which is also the name of a folder."""
+"""Maximum characters in a variant's name, which is also the name of a folder."""
 
 SOURCES = ("name", "file", "users")
 """The sources of [data]; each has its own settings."""
@@ -68,7 +68,7 @@ LINE_TABLE = "line"
 SETTINGS_OF_LINE = {"spec": "spec"} | {
     field.name: field.encode_name for field in fields(Setup) if field.name in LineSettings.__struct_fields__
 }
-"""The settings of a [line], by their names in a study's line, with those in a file without a [line]."""
+"""Maps the names of settings in a study's line to their names in a file without a [line]."""
 
 _INSTEAD = {
     "length": ", and set 'rounds' of the experiment",
@@ -79,15 +79,15 @@ _INSTEAD = {
 
 
 def of_file(raw: Mapping[str, Any]) -> Raw:
-    """Return a file's tables in the form without a [line]; an empty [line] stays if the file has one."""
+    """Return a file's tables in the form without a [line]; if the file has a [line], an empty one stays."""
     return {**without_line(raw), LINE_TABLE: {}} if LINE_TABLE in raw else dict(raw)
 
 
 def without_line(tables: Mapping[str, Any]) -> Raw:
-    """Return tables with the settings of their [line] where a file without one has them.
+    """Return tables with the settings of their [line] moved to where a file without a [line] has them.
 
     Raises:
-        InvalidSettings: [line] has an unknown setting, or one that the tables have outside of it too.
+        InvalidSettings: [line] has an unknown setting, or a setting that also occurs outside of it.
     """
     if LINE_TABLE not in tables:
         return dict(tables)
@@ -112,11 +112,12 @@ def without_line(tables: Mapping[str, Any]) -> Raw:
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Raw:
-    """Return ``below`` with the changes of ``above``; tables are merged, all else is replaced.
+    """Return ``below`` changed by ``above``: tables are merged, other values are replaced.
 
     A table that makes another choice, such as another optimizer, replaces the whole table, because its other settings
-    belonged to the previous choice. Settings in ``below`` without a choice belong to the choice of ``above`` chooses.
-    An empty optional table replaces what is below it, and stays, to take away what is below that (:func:`laid_over`).
+    belonged to the previous choice. If ``below`` makes no choice, its settings belong to the choice in ``above``. An
+    empty optional table replaces the table in ``below`` and stays in the result, so that it also removes the table at
+    the next merge (:func:`laid_over`).
     """
     result = dict(below)
     for key, value in above.items():
@@ -128,7 +129,7 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Raw:
 
 
 def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> Raw:
-    """Return both merged, without the optional tables that are empty in ``above``."""
+    """Return ``below`` changed by ``above``, without the optional tables that are empty in ``above``."""
     return _without_empty(merged(below, above), above)
 
 
@@ -152,10 +153,10 @@ def _chooses_another(table: str, old: Mapping[str, Any], new: Mapping[str, Any])
 
 
 def nested(dotted: Mapping[str, Any]) -> Raw:
-    """Return settings with keys such as "training.rate" as tables in tables, in any order, and without a [line].
+    """Return settings with dotted keys such as "training.rate" as nested tables without a [line].
 
     Raises:
-        InvalidSettings: a key has an empty part, or a setting is inside another that is not a table; or as
+        InvalidSettings: a key has an empty part, a setting is inside another that is not a table, or for the reasons of
             :func:`without_line`.
     """
     return without_line(_nested(dotted))
@@ -175,7 +176,7 @@ def _nested(dotted: Mapping[str, Any]) -> Raw:
 
 
 def _makes_a_choice(key: str) -> bool:
-    """Return whether a key such as "data.name" chooses what the others of its table belong to."""
+    """Return whether a key such as "data.name" determines the other settings of its table."""
     *_, table, last = ("", *key.split("."))
     return (table == "data" and last in SOURCES) or CHOICES.get(table) == last
 
@@ -183,7 +184,7 @@ def _makes_a_choice(key: str) -> bool:
 def variants_of(raw: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
     """Return the variants in an experiment's tables, or one without settings if there are none.
 
-    None if they are not a list of tables, which is refused when the tables are finally read.
+    Return None if they are not a list of tables; the error is raised when the tables are read later.
     """
     variants = raw.get("variants") or [{}]
     is_list_of_tables = isinstance(variants, list) and all(isinstance(variant, Mapping) for variant in variants)
@@ -191,7 +192,7 @@ def variants_of(raw: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
 
 
 def assignments(texts: Iterable[str]) -> Raw:
-    """Return the settings of texts such as "training.rate=0.1", values written as in TOML; bare words are strings.
+    """Return the settings in texts such as "training.rate=0.1". Values are as in TOML, but bare words are strings.
 
     Raises:
         InvalidSettings: a text has no '=' or no key.
@@ -206,7 +207,7 @@ def assignments(texts: Iterable[str]) -> Raw:
 
 
 def toml_value(text: str) -> Any:
-    """Return a value written as in TOML; anything else is taken for a string."""
+    """Return the value of a text in TOML's notation; any other text is a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):  # not TOML, or thousands of digits or brackets
@@ -214,14 +215,14 @@ def toml_value(text: str) -> Any:
 
 
 def with_grid(raw: Mapping[str, Any], over: Sequence[str]) -> Raw:
-    """Return an experiment's tables with a variant for each point of a grid, or for each of its variants at each point.
+    """Return an experiment's tables with each of its variants, if any, at each point of a grid.
 
     Args:
         raw: the tables, as TOML gives them.
         over: texts such as "training.rate=0.1,0.3", one per axis of the grid; values are written as in TOML.
 
     Raises:
-        InvalidSettings: a text has no setting or no value, two have the same setting, or there are too many points.
+        InvalidSettings: a text has no setting or no value, two texts have the same setting, or the points are too many.
     """
     axes = [axis(text) for text in over]
     keys = [key for key, _ in axes]
@@ -230,7 +231,7 @@ def with_grid(raw: Mapping[str, Any], over: Sequence[str]) -> Raw:
         raise InvalidSettings(f"the setting '{repeated[0]}' is swept twice. Give all of its values at once")
     variants = variants_of(raw)
     if variants is None:
-        return dict(raw)  # refused later, with a sentence
+        return dict(raw)  # rejected later, with a message
     number = len(variants) * prod(len(values) for _, values in axes)
     if number > MOST_POINTS:
         raise InvalidSettings(
@@ -257,7 +258,7 @@ def axis(text: str) -> tuple[str, list[Any]]:
 
 
 def _at(variant: Mapping[str, Any], point: Mapping[str, Any]) -> Raw:
-    """Return a variant at a point, with a name that contains the point."""
+    """Return a variant changed by a point of the grid, with a name that contains the point."""
     where = ", ".join(f"{key.rpartition('.')[2]}={_short(value)}" for key, value in point.items())
     own = {key: value for key, value in variant.items() if key != "name"}
     return {**merged(nested(own), nested(point)), "name": f"{variant['name']}, {where}" if "name" in variant else where}
@@ -274,7 +275,7 @@ def _short(value: Any) -> str:
 
 
 def _fitting(name: str, number: int) -> str:
-    """Return a point's name, shortened if it is too long for a folder; its number then makes it unique."""
+    """Return a point's name; if too long for a folder, shortened and made unique by the point's number."""
     if len(name) <= LONGEST_NAME:
         return name
     end = f"... {number}"

@@ -12,10 +12,10 @@ Epsilon: TypeAlias = Annotated[float, Meta(gt=0, le=50)]
 
 
 class Response(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Clients learn from targets that they have drawn by randomised response in two stages.
+    """Randomised response in two stages: clients learn from randomised targets instead of the true ones.
 
-    It protects what the target of an example is: a rating, or a class. It does not protect the features of an example,
-    such as which film is rated, nor that there is one.
+    It protects an example's target, such as a rating or a class. It does not protect the example's features, such as
+    which film is rated, nor the existence of the example.
 
     Attributes:
         permanent: ε of the first stage, drawn once for each example; several, and each client chooses one at random.

@@ -77,7 +77,7 @@ class Evaluation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class EarlyStopping(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """When training stops before its last round (thesis 3.4), by a metric of the clients' validation examples.
+    """Early stopping of training (thesis 3.4), by a metric of the clients' validation examples.
 
     It stops when the best is ``patience`` evaluations old, or, if ``rise`` is given, as soon as the metric is worse
     than the best by more than that share of it. The best version is tested in the end.
@@ -98,9 +98,9 @@ class EarlyStopping(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Lateness(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Slow clients: of those that take part, ``shares[a]`` learn from the version that is a versions old.
+    """Slow clients: a share ``shares[a]`` of the participants learns from the version that is ``a`` versions old.
 
-    The server's ``staleness`` decides what happens to their updates; without it they are left out.
+    The server's ``staleness`` determines the use of their updates; without it, the updates are left out.
 
     Raises:
         InvalidSettings: the shares do not sum to 1.
@@ -174,7 +174,7 @@ class Gossip(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             )
 
     def at(self, folder: Path) -> Gossip:
-        """Return the same with the file's path relative to here, if it was relative to ``folder``."""
+        """Return the settings with a path that is relative to ``folder`` made relative to the current folder."""
         return self if self.file is None else replace(self, file=str(folder / local_path(self.file)))
 
 
@@ -185,7 +185,7 @@ class PingLimits(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Setup(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One training: the settings of a line, and what takes the place of a study around it.
+    """One training: the settings of a line, and settings in place of a study's.
 
     Attributes:
         model: its ``name`` and its own settings.
@@ -270,7 +270,7 @@ class Setup(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True)
         check_line(Parts(self.traits | own_links, {"line": LINE}), "[privacy]: ")
 
     def _refuse_true_targets(self) -> None:
-        """Raise if the preparation of the data would tell clients' true targets, which no report then hides."""
+        """Raise if the preparation of the data would use clients' true targets, which the reports should hide."""
         asked = {"class_weights": self.data.class_weights, "select": self.data.select is not None}
         if names := [f"'{name}'" for name, there in asked.items() if there]:
             raise InvalidSettings(
@@ -280,7 +280,7 @@ class Setup(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     @property
     def parts(self) -> Parts:
-        """Its parts and its own settings, for `fedping.protocol.rules`."""
+        """The setup's parts and own settings, for the checks of `fedping.protocol.rules`."""
         evaluation, central = self.evaluation, self.privacy.central if self.privacy else None
         begins = getattr(getattr(self.training, "personal", None), "from_version", 0)
         share = self.sampling.share if isinstance(self.sampling, Bernoulli) else 1.0
@@ -320,23 +320,23 @@ class Setup(LineSettings, frozen=True, forbid_unknown_fields=True, kw_only=True)
         return Parts(traits | declared_traits(self.training), words)
 
     def line(self, spec: ModelSpec) -> Line:
-        """Return the line that a run with a model's spec trains, as a study would have it."""
+        """Return the line that a run with this model's spec trains, in a study's form."""
         settings = {name: getattr(self, name) for name in LineSettings.__struct_fields__}
         return Line(name=LINE, spec=spec, **settings)
 
     @property
     def versions_held(self) -> int:
-        """How many versions, from the newest on, clients may learn from."""
+        """Number of versions that clients may learn from, counted back from the newest."""
         if self.clock and self.clock.counts_late and self.pipeline.staleness:
             return self.pipeline.staleness.most + 1
         return len(self.lateness.shares) if self.lateness else 1
 
     @property
     def most_rounds(self) -> int:
-        """The most rounds that there can be: ``rounds``, or as many as a guarantee is for."""
+        """Maximum number of rounds: ``rounds``, or the rounds of the privacy guarantee if these are fewer."""
         central = self.privacy.central if self.privacy else None
         return self.rounds if central is None else min(self.rounds, central.rounds)
 
     def at(self, folder: Path) -> Setup:
-        """Return the same with paths that were relative to ``folder`` relative to here."""
+        """Return the setup with paths that are relative to ``folder`` made relative to the current folder."""
         return replace(self, data=self.data.at(folder), gossip=self.gossip and self.gossip.at(folder))

@@ -1,12 +1,12 @@
-"""AOL4FOLTR as a table for the laboratory: real users, their queries with 20 candidates each, and what they clicked.
+"""Writes AOL4FOLTR as a table for the laboratory: real users, their queries with 20 candidates each, and their clicks.
 
-The data set (Gregoriadis, Kang and Pouwelse 2025) has two files, which you download yourself. ``metadata.csv`` has a
-row a query, with ``qid``, ``user_id`` and ``timestamp``. ``letor.txt``, also as ``.gz``, has a line for each candidate,
-with a query's candidates together: whether it was clicked, ``qid:7``, and 103 features as ``1:0.5 2:0 ...``.
+The data set (Gregoriadis, Kang and Pouwelse 2025) has two files, which users download themselves. ``metadata.csv`` has
+a row for each query, with ``qid``, ``user_id`` and ``timestamp``. ``letor.txt``, also as ``.gz``, has a line for each
+candidate, with a query's candidates together: whether it was clicked, ``qid:7``, and 103 features as ``1:0.5 2:0 ...``.
 
-The table has a row a candidate with ``qid``, ``user_id``, ``timestamp``, ``clicked`` and ``f1`` to ``f103``. A feature
-is scaled to [0, 1] within its list, as in the authors' experiments. One that all candidates of a list share, such as
-the length of the query, is 0: it cannot change their order.
+The table has a row for each candidate with ``qid``, ``user_id``, ``timestamp``, ``clicked`` and ``f1`` to ``f103``. A
+feature is scaled to [0, 1] within its list, as in the authors' experiments. One that all candidates of a list share,
+such as the length of the query, is 0: it cannot change their order.
 
     python -m fedping.experiments.papers.scripts.aol4foltr letor.txt.gz metadata.csv aol.parquet --users 100
 """
@@ -41,7 +41,7 @@ _ROWS_AT_A_TIME = 100_000
 
 
 class Candidates(NamedTuple):
-    """The candidates of a query: its id, which were clicked, shape (c,), and their features, shape (c, 103)."""
+    """The candidates of a query: its id, whether each was clicked, shape (c,), and their features, shape (c, 103)."""
 
     qid: int
     clicked: NDArray[np.bool_]
@@ -49,7 +49,7 @@ class Candidates(NamedTuple):
 
 
 class Written(NamedTuple):
-    """Numbers of lists: written, without exactly one click, and of users that were not asked for."""
+    """Numbers of lists: written, without exactly one click, and of users that are left out."""
 
     lists: int
     odd: int
@@ -60,7 +60,7 @@ def candidates_in(path: Path) -> Iterator[Candidates]:
     """Yield the queries of a LETOR file in its order.
 
     Raises:
-        FedpingError: there is no such file, or a line has another form.
+        FedpingError: the file does not exist, or a line has another form.
     """
     if not path.is_file():
         raise FedpingError(f"{path} does not exist. Give the path of letor.txt or letor.txt.gz")
@@ -112,18 +112,18 @@ def _candidate(words: Sequence[str]) -> tuple[bool, int, NDArray[np.float64]]:
 
 
 def scaled(features: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return features, shape (c, 103), scaled to [0, 1] within the list; 0 where all candidates have the same."""
+    """Return features, shape (c, 103), scaled to [0, 1] within the list; 0 if all candidates have the same value."""
     low, spread = features.min(axis=0), np.ptp(features, axis=0)
     found: NDArray[np.float64] = (features - low) / np.where(spread > 0, spread, 1.0)
     return found
 
 
 def write_table(letor: Path, metadata: Path, out: Path, users: int | None = None) -> Written:
-    """Write the table, and return what was written.
+    """Write the table, and return the numbers of lists.
 
     Args:
-        letor: the data set's candidates.
-        metadata: its queries.
+        letor: the file of the data set's candidates.
+        metadata: the file of its queries.
         out: path of the Parquet file.
         users: number of users to keep, those with the most queries; all if None.
 

@@ -1,4 +1,4 @@
-"""Curves of finished runs, and how pictures draw them: the mean over seeds as a line with its 95 % band.
+"""Reads and draws curves of finished runs: the mean over seeds as a line with its 95 % band.
 
 The t interval of a mean ignores the metric's bounds: an accuracy near 1 gets an interval beyond 1. The drawn band
 ends at the bound; the tables give the whole interval.
@@ -31,17 +31,17 @@ class Curve:
     of_seeds: list[list[float]]
 
     def first_above(self, level: float) -> list[int | None]:
-        """Return each seed's first round whose metric is above a level, None if it never is."""
+        """Return each seed's first round with the metric above a level; None if it never is."""
         pairs = [zip(self.rounds, values, strict=True) for values in self.of_seeds]
         return [next((number for number, value in each if value > level), None) for each in pairs]
 
     def first_at_most(self, level: float) -> list[int | None]:
-        """Return each seed's first round whose metric is at most a level, None if it never is."""
+        """Return each seed's first round with the metric at or below a level; None if it never is."""
         pairs = [zip(self.rounds, values, strict=True) for values in self.of_seeds]
         return [next((number for number, value in each if value <= level), None) for each in pairs]
 
     def mean_first_above(self, level: float) -> int | None:
-        """Return the first round whose mean over the seeds is above a level, None if it never is."""
+        """Return the first round with the mean over the seeds above a level; None if it never is."""
         means = (band.mean for band in self.bands)
         return next((number for number, mean in zip(self.rounds, means, strict=True) if (mean or 0.0) > level), None)
 
@@ -64,7 +64,7 @@ def curves(folder: Path, split: str, metric: str) -> dict[str, Curve]:
 
 
 def _curve(of_seed: list[dict[int, float]]) -> Curve:
-    """Return the curve up to the last round of every seed."""
+    """Return the curve up to the last round that every seed has."""
     rounds = sorted(set.intersection(*(set(values) for values in of_seed)))
     values = [[one[number] for number in rounds] for one in of_seed]
     return Curve(rounds, [band(list(column)) for column in zip(*values, strict=True)], values)
@@ -95,10 +95,10 @@ class Style(NamedTuple):
     """The style of a line with its band.
 
     Attributes:
-        place: the place among the lines, which determines the colour.
+        place: the line's position among all lines, which determines its colour.
         within: the metric's bounds.
-        dashes: None for the colours of the place.
-        marker: None for no markers.
+        dashes: the line's dashes; None for those of the place.
+        marker: the markers' shape; None for no markers.
     """
 
     place: int
@@ -121,7 +121,7 @@ def draw_band(axes: Axes, x: Sequence[float], bands: Sequence[Band], label: str,
 
 
 def legend(axes: Axes, corner: Corner = "lower right", columns: int = 1, of: Axes | None = None) -> None:
-    """Name a panel's lines, or those ``of`` another, in a corner, on paper that hides what would cross the names."""
+    """Draw a legend of a panel's lines, or of the lines ``of`` another panel, in a corner, on an opaque ground."""
     axes.legend(
         *(of or axes).get_legend_handles_labels(),
         loc=corner,
@@ -136,7 +136,7 @@ def legend(axes: Axes, corner: Corner = "lower right", columns: int = 1, of: Axe
 
 
 def noted(figure: Figure, bands: Iterable[Band]) -> Figure:
-    """Say below a figure what its bands are, and return it; they are of as many seeds as the bands say."""
+    """Add a line below a figure that explains its bands and their number of seeds; return the figure."""
     seeds = sorted({band.seeds for band in bands if band.half is not None})
     if seeds:
         of = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"

@@ -1,7 +1,6 @@
 """The picture of two users' gates: figure 1 of Peterson, Kanani and Marathe 2019.
 
-A run stores metrics and weights, but no client's own weights. So this script trains the users of the experiment's first
-seed again.
+Runs don't store the clients' own weights. So this script trains the users of the experiment's first seed again.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ if TYPE_CHECKING:
 FILE = Path(__file__).parents[1] / "peterson_2019_regression.toml"
 VARIANT = "FL+DE, sigma 0"
 REACH = 9.0
-"""How far the maps go, in either direction of either axis."""
+"""Half the width and height of the maps."""
 
 
 class Users(NamedTuple):
     """Trained users.
 
     Attributes:
-        test: their test examples.
-        mixture: the model that they predict with.
-        weights: of it, shape (users, m).
+        test: the users' test examples.
+        mixture: the model that the users predict with.
+        weights: each user's weights of the model, shape (users, m).
     """
 
     test: Examples
@@ -46,7 +45,7 @@ class Users(NamedTuple):
 
 
 def trained(setup: Setup, seed: int) -> Users:
-    """Train users along gradients, with steps of rate / √t on the server, as the experiment's file has it."""
+    """Train users by gradients with steps of rate / √t on the server, as in the experiment's file."""
     problem, training = prepare(setup, seed, None), setup.training
     model, algorithm = problem.model, algorithm_for(training)
     clients = np.arange(len(problem.train.sizes))
@@ -65,7 +64,7 @@ def trained(setup: Setup, seed: int) -> Users:
 
 
 def draw_gates(results: Path) -> Figure:
-    """Draw test inputs, the target, and each user's gate: figure 1 (a) to (d); it needs no results."""
+    """Draw test inputs, the target, and each user's gate: figure 1 (a) to (d). No results are read."""
     experiment = experiment_from_toml(FILE)
     users = trained(experiment.variants[VARIANT], experiment.seeds[0])
     along = np.linspace(-REACH, REACH, 181)

@@ -1,4 +1,4 @@
-"""Figure 12 of Fritsch et al. 2018: (ε, δ) of clients that add noise to a number of answers, theirs and ours.
+"""Figure 12 of Fritsch et al. 2018: (ε, δ) of clients with noise on a number of answers, the paper's and ours.
 
 Every answer is a gradient clipped to C with N(0, σ²) noise on each weight; here C = 0.2 and σ = 0.5, as in the paper.
 The picture and the table show the ε of the paper's two theorems, as the paper uses them, and the exact one.
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 
 SIGMA, C, CLIENTS = 0.5, 0.2, 10
 THEIRS = {"a": (112, 187, 512), "b": (132, 314, 989)}
-"""The paper's numbers of answers for three levels of the AUC, of two models, which its text does not name."""
+"""The paper's numbers of answers for three levels of the AUC and two models; the text names neither."""
 
 LEVELS = (0.95, 0.98, 0.99)
-"""The AUC of our models."""
+"""The levels of the AUC for our models."""
 
 VARIANT = f"C = {C:g}"
 OURS = {"logistic regression": "fritsch_2018_figure_10", "network": "fritsch_2018_figure_11"}
-"""Where the runs are of each model."""
+"""The folder of each model's runs."""
 
 
 class Spent(NamedTuple):
-    """ε of a number of answers for one δ."""
+    """The ε of a number of answers at one δ, computed in three ways."""
 
     by_the_paper: float
-    """The formulas of its theorems 1 and 2, with C for the sensitivity. They hold for answers of ε < 1 alone."""
+    """ε by the paper's theorems 1 and 2, with C as the sensitivity. The theorems hold only for answers of ε < 1."""
     by_the_theorems: float
-    """The same with 2 C, which is the sensitivity."""
+    """ε by the same theorems with 2 C, the true sensitivity."""
     exact: float
-    """The least that is true, with 2 C."""
+    """The least ε that holds, with 2 C."""
 
 
 def spent(answers: int, delta: float) -> Spent:
@@ -57,7 +57,7 @@ def spent(answers: int, delta: float) -> Spent:
 def answers_to(folder: Path, levels: tuple[float, ...] = LEVELS) -> dict[float, int]:
     """Return the number of answers until a finished experiment's mean AUC is above each level, with C = 0.2.
 
-    Levels that it does not reach are left out. It is measured every few rounds only.
+    Levels that the AUC does not reach are left out. The AUC is measured only every few rounds.
 
     Raises:
         FedpingError: the folder has no results.
@@ -68,7 +68,7 @@ def answers_to(folder: Path, levels: tuple[float, ...] = LEVELS) -> dict[float, 
 
 
 def draw_guarantees(ours: dict[float, int]) -> Figure:
-    """Draw ε by δ: for the paper's answers up to three levels of the AUC, and for ours, as `answers_to` has."""
+    """Draw ε by δ, for the paper's answers up to three levels of the AUC and for ours (`answers_to`)."""
     figure, axes = panels(LIGHT, 2, width=11.0)
     _draw(axes[0], {f"{answers:,} answers": answers for answers in THEIRS["a"]})
     _draw(axes[1], {f"AUC {level:g}: {answers:,} answers": answers for level, answers in ours.items()})

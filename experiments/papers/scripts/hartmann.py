@@ -32,25 +32,24 @@ LEVELS = (
     ("hartmann_2018_frecency", "validation", "top_choice", 0.99),
     ("hartmann_2018_private_rounds", "test", "accuracy", 0.92),
 )
-"""Experiment, examples, metric, and the level that it has to pass."""
+"""Tuples of an experiment, its examples, a metric, and the level that the metric has to pass."""
 FIGURE_13 = Path(__file__).parents[1] / "hartmann_2018_figure_13.toml"
 SAMPLING = Path(__file__).parents[1] / "hartmann_2018_sampling.toml"
 
 CLIENTS = 20
-"""Number of users in a sample; a region has more, and a cluster is taken whole."""
+"""Number of users in a sample, but a cluster is sampled whole, and a region has more users."""
 
 VILLAGES = 100
 
 
 class Spread(NamedTuple):
-    """How samples' mean updates lie about the mean update of all.
+    """The spread of samples' mean updates around the mean update of all users.
 
     Attributes:
         clients: the average number of a sample's clients.
         variance: the mean squared distance, summed over the weights.
-        of_simple: the same as a share of the variance of a simple sample of the same number of clients, drawn without
-            replacement.
-        signs_wrong: the share of weights whose sign differs from the mean of all.
+        of_simple: this variance divided by that of a simple sample of as many clients, drawn without replacement.
+        signs_wrong: the share of weights whose sign differs from that of the mean of all users.
     """
 
     clients: float
@@ -67,14 +66,14 @@ SCHEMES: Mapping[str, tuple[Sampling, str]] = MappingProxyType(
         "one of 100 villages": (Cluster(clusters=1), "village"),
     }
 )
-"""The samplings by name, with their groups. People of a village are of any region, as chance will have it."""
+"""The samplings by name, with their groups. The users of a village are from random regions."""
 
 
 def update_spreads(setup: Setup, seed: int, draws: int, searches: tuple[int, int] = (1, 2)) -> dict[str, Spread]:
     """Return the spread of each scheme's updates at the start weights, over a number of samples.
 
     Args:
-        setup: with synthetic users in groups.
+        setup: a setup with synthetic users in groups.
         seed: seed of all draws.
         draws: number of samples.
         searches: minimum and maximum number of searches of a user.

@@ -36,16 +36,16 @@ RPROP_NUMERIC = (
     *(0.7518, 0.7566, 0.8106, 0.8262, 0.8896, 0.889, 0.882, 0.9658, 0.9842, 0.9984, 0.9988, 0.9990, 0.999, 0.9998),
     *(0.999, 1.0, 1.0),
 )
-"""Versions 0 to 16; 1.0 from then on to the last, 47."""
+"""Accuracies of versions 0 to 16, followed by 1.0 up to the last version, 47."""
 
 RPROP_ANALYTIC = (
     *(0.7518, 0.7542, 0.7612, 0.8112, 0.806, 0.800, 0.797, 0.8684, 0.866, 0.867, 0.868, 0.867, 0.8742, 0.910, 0.905),
     *(0.9358, 0.939, 0.9456, 0.9526, 0.9568, 0.955, 0.951, 0.952, 0.9578, 0.957, 0.9622, 0.863, 1.0, 0.927, 1.0),
 )
-"""Versions 0 to 29; 1.0 from then on. Its client weighs by the violation and leaves out the chosen page's own term."""
+"""Accuracies of versions 0 to 29, then 1.0. The client weighs by violation, without the chosen page's own term."""
 
 GRADIENT_DESCENT_ANALYTIC = (0.7518, 0.579, 0.828, 0.9532, 0.9544, 0.963, 0.9782, 0.973, 0.975, 0.979, 0.9806)
-"""Versions 0 to 10, at a rate of 30, with the same client; between 0.974 and 0.981 from then on."""
+"""Accuracies of versions 0 to 10, at a rate of 30, with the same client; later ones are from 0.974 to 0.981."""
 
 VERSIONS = 48
 
@@ -54,13 +54,13 @@ _THEIRS = "theirs, one seed"
 _STRUCTURES = ("inputs fixed, rank 62", "outputs fixed, rank 8", "mask, a tenth", "both factors, rank 8")
 
 _ENCODINGS = ("dense", "EDEN, 1 bit", "steps 2", "levels, 1 bit, rotated", "mask, a tenth", "mask, a fiftieth")
-"""Variants of a network's encodings that are drawn; the others lie on these lines, and the tables have them."""
+"""The drawn variants of a network's encodings; the others lie on these lines and are only in the tables."""
 LESS_NOISE = ("bound 0.1, ε = 100", "bound 0.1, ε = 30")
-"""Variants that lie on the line of the bound without noise; the table has them."""
+"""Variants that aren't drawn, because they lie on the line of the bound without noise; the table has them."""
 
 
 def draw_published(results: Path) -> Figure:
-    """Draw the validation accuracy on the published users, with the original's."""
+    """Draw the validation accuracy on the published users, next to the accuracy that the author published."""
     figure, (axes,) = panels(LIGHT)
     found = curves(results / "hartmann_2018_published", "validation", "top_choice")
     drawn = _draw(
@@ -75,7 +75,7 @@ def draw_published(results: Path) -> Figure:
 
 
 def draw_frecency(results: Path) -> Figure:
-    """Draw the validation accuracy on the users of the thesis' text."""
+    """Draw the validation accuracy on users as the thesis' text describes them."""
     figure, (axes,) = panels(LIGHT)
     found = _variants(curves(results / "hartmann_2018_frecency", "validation", "top_choice"))
     for place, (name, curve) in enumerate(found.items()):
@@ -93,7 +93,7 @@ def _level(axes: Axes) -> None:
 
 
 def draw_noise(results: Path) -> Figure:
-    """Draw the validation accuracy where users choose with noise; the dashed lines are the true weights."""
+    """Draw the validation accuracy for users who choose with noise; the dashed lines are the true weights'."""
     figure, axes = panels(LIGHT, 2, width=11.0)
     found = curves(results / "hartmann_2018_noise", "validation", "top_choice")
     drawn: list[Band] = []
@@ -120,7 +120,7 @@ def draw_signs(results: Path) -> Figure:
 
 
 def draw_sampling(results: Path) -> Figure:
-    """Draw the loss by round, for each way of sampling, under both optimizers."""
+    """Draw the loss by round for each sampling method, with both optimizers."""
     figure, axes = panels(LIGHT, 2, width=11.0)
     found = curves(results / "hartmann_2018_sampling", "validation", "loss")
     drawn: list[Band] = []
@@ -135,7 +135,7 @@ def draw_sampling(results: Path) -> Figure:
 
 
 def draw_early_stopping(results: Path) -> Figure:
-    """Draw the loss on training and validation examples by round, of the runs that are never stopped."""
+    """Draw the loss on training, validation and test examples by round, for runs without early stopping."""
     figure, (axes,) = panels(LIGHT)
     folder = results / "hartmann_2018_early_stopping"
     loss = {split: curves(folder, split, "loss")["never stopped"] for split in ("train", "validation", "test")}
@@ -147,7 +147,7 @@ def draw_early_stopping(results: Path) -> Figure:
 
 
 def draw_private_rounds(results: Path) -> Figure:
-    """Draw the test accuracy of longer and longer private training by round, which is from 5 on, logarithmic."""
+    """Draw the test accuracy of private training of several lengths, by round on a logarithmic axis from round 5."""
     figure, (axes,) = panels(LIGHT)
     found = curves(results / "hartmann_2018_private_rounds", "test", "accuracy")
     schedules = {name: curve for name, curve in found.items() if not name.endswith((" 25 rounds", " 100 rounds"))}
@@ -163,7 +163,7 @@ def draw_private_rounds(results: Path) -> Figure:
 
 
 def draw_regularisers(results: Path) -> Figure:
-    """Draw the test loss of a model that learns its examples by heart, with and without private training."""
+    """Draw the test loss of a model that overfits, with and without private training."""
     figure, (axes,) = panels(LIGHT)
     found = curves(results / "hartmann_2018_private_regularisers", "test", "loss")
     lines = {name: curve for name, curve in found.items() if name not in LESS_NOISE}
@@ -174,7 +174,7 @@ def draw_regularisers(results: Path) -> Figure:
 
 
 def draw_figure_13(results: Path) -> Figure:
-    """Draw the validation accuracy where as many numbers are sent a round, and where there are 200 users always."""
+    """Draw the validation accuracy with masks, for equal numbers sent per round and for always 200 users."""
     figure, axes = panels(LIGHT, 2, width=11.0)
     found = curves(results / "hartmann_2018_figure_13", "validation", "top_choice")
     whole = "200 users, all weights"
@@ -191,7 +191,7 @@ def draw_figure_13(results: Path) -> Figure:
 
 
 def draw_personalization(results: Path) -> Figure:
-    """Draw the accuracy of the shared model and of the users' own, with a personal model and with a vector."""
+    """Draw the accuracy of the shared model and of users' own models, with a personal model and with a vector."""
     figure, axes = panels(LIGHT, 2, width=11.0)
     folder = results / "hartmann_2018_personalization"
     drawn: list[Band] = []
@@ -216,20 +216,20 @@ def draw_personalization(results: Path) -> Figure:
 
 
 def draw_compression(results: Path) -> Figure:
-    """Draw the accuracy of a network over the rounds, and over what its clients had posted."""
+    """Draw the accuracy of a network over the rounds, and over the bytes that its clients posted."""
     return _by_rounds_and_bytes(
         results / "hartmann_2018_compression", _ENCODINGS, (0.5, 0.9), "Encodings of 10,345 weights"
     )
 
 
 def draw_million(results: Path) -> Figure:
-    """Draw the same of a large network."""
+    """Draw the accuracy of a large network over the rounds, and over the bytes that its clients posted."""
     names = [name for name in _ENCODINGS if name != "mask, a tenth"]
     return _by_rounds_and_bytes(results / "hartmann_2018_million", names, (0.6, 0.9), "Encodings of 1,000,120 weights")
 
 
 def draw_structured(results: Path) -> Figure:
-    """Draw the accuracy of a network trained within the sent structure, and of one whose unsent rest is dropped."""
+    """Draw the accuracy of networks trained within the sent structure, and of networks whose unsent rest is dropped."""
     figure, axes = panels(LIGHT, 2, width=11.0)
     found = curves(results / "hartmann_2018_structured", "test", "accuracy")
     drawn: list[Band] = []
@@ -292,7 +292,7 @@ def _finish(axes: Axes, title: str, across: str, up: str, corner: Corner = "lowe
 
 
 def to_the_end(values: tuple[float, ...]) -> list[float]:
-    """Return the accuracies of all versions, the last value repeated."""
+    """Return the accuracies of all versions, with the last value repeated to the end."""
     return [*values, *[values[-1]] * (VERSIONS - len(values))]
 
 
@@ -313,4 +313,4 @@ PICTURES: Mapping[str, Callable[[Path], Figure]] = MappingProxyType(
         "hartmann_2018_private_regularisers": draw_regularisers,
     }
 )
-"""By the name of their file."""
+"""The function that draws each picture, by the name of its file."""

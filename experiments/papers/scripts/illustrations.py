@@ -1,7 +1,7 @@
-"""Pictures of what the thesis explains (Hartmann 2018): figures 7 to 11, drawn from what the laboratory runs.
+"""The thesis' explanatory figures 7 to 11 (Hartmann 2018), drawn with the laboratory's own code.
 
-Figures 7 to 10 are of one weight; here they are a path on a loss of two weights, one of which is 25 times as steep, and
-the sizes of RProp's steps. Figure 11 is the chance of each level that a weight is rounded to.
+Figures 7 to 10 of the thesis show one weight. Here they are a path on a loss of two weights, one of which is 25 times
+as steep, and the sizes of RProp's steps. Figure 11 shows the probability of each level to which a weight is rounded.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ STEPS = 25
 RATES = {"gradient descent, rate 0.004": 0.004, "gradient descent, rate 0.076": 0.076}
 RPROP = LocalRProp(step=Step(start=0.1, min=1e-6, max=50.0))
 DRAWS = 20_000
-"""Updates that are encoded for each chance of figure 11."""
+"""Number of updates encoded for each probability in figure 11."""
 
 
 def descent(rate: float, optimizer: LocalOptimizer) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the weights of a descent, shape (steps + 1, 2), and how far each step moved each of them.
+    """Return the weights of a descent, shape (steps + 1, 2), and the size of each step in each weight.
 
     The loss is half the sum of steepness times w².
     """
@@ -78,7 +78,7 @@ def draw_step_sizes() -> Figure:
 
 
 def chances(bits: Literal[1, 2], values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the levels that a weight between 0 and 1 is rounded to, and how often each is, (values, levels).
+    """Return the levels to which a weight between 0 and 1 is rounded, and their frequencies, shape (values, levels).
 
     Every value is encoded and decoded :data:`DRAWS` times with the link ``levels``, next to a weight of 0 and one of 1.
     """
@@ -96,7 +96,7 @@ def chances(bits: Literal[1, 2], values: NDArray[np.float64]) -> tuple[NDArray[n
 
 
 def draw_levels() -> Figure:
-    """Draw the chance of each level by a weight's number, with 1 bit and with 2 bits, and the mean that arrives."""
+    """Draw the probability of each level by a weight's value, with 1 bit and with 2 bits, and the decoded mean."""
     figure, axes = panels(LIGHT, 2, width=11.0)
     values = np.linspace(0, 1, 31)
     tried: tuple[Literal[1, 2], ...] = (1, 2)

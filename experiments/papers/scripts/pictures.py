@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 WAYS = ("each alone", "together, federated", "together, data in one place")
 BESIDE_ADAM = ("FA, Adam on the clients, kept", "FA, RMSprop on the clients", "FA, momentum on the clients")
-"""Variants of figure 9 that lie so near to others that a picture of all would show none; the tables have them."""
+"""Variants that figure 9 leaves out, because they lie too near to others; the tables have them."""
 _NOTHING = Band(None, None, 0)
 
 
@@ -46,7 +46,7 @@ def draw_by_size(results: Path, name: str, title: str) -> Figure:
 
 
 def draw_by_ratings(results: Path) -> Figure:
-    """Draw the same of users with many ratings."""
+    """Draw users' gain by their number of ratings, for users with many ratings."""
     return _one_panel(
         results / "fritsch_2018_figure_6_movielens",
         "44 users who rated 500 films or more (as figure 6)",
@@ -56,7 +56,7 @@ def draw_by_ratings(results: Path) -> Figure:
 
 
 def draw_by_hidden_units(results: Path) -> Figure:
-    """Draw what a lender gains by the size of the network: figure 8."""
+    """Draw a lender's gain by the size of the network: figure 8."""
     return _one_panel(
         results / "fritsch_2018_figure_8",
         "Lenders by purpose, by the size of the network (as figure 8)",
@@ -81,7 +81,7 @@ def draw_algorithms(results: Path) -> Figure:
 
 
 def draw_local_noise(results: Path, name: str, title: str, after: int = 0) -> Figure:
-    """Draw what clients' own noise costs from a round on, by the length C of a gradient: figures 10 and 11."""
+    """Draw the cost of clients' own noise from round ``after`` on, by the norm C of a gradient: figures 10 and 11."""
     figure, (axes,) = panels(LIGHT)
     drawn = _draw_curves(axes, _federated(results / name, "test", "auc"), after)
     _finish(axes, "", "round", "AUC")
@@ -106,7 +106,7 @@ def draw_private(results: Path) -> Figure:
 
 
 def draw_digits(results: Path) -> Figure:
-    """Draw the accuracy on digits over the rounds, of 5 and of 25 clients: table 4."""
+    """Draw the accuracy on digits over the rounds, for 5 and for 25 clients: table 4."""
     found = _federated(results / "rodriguez_barroso_2020_table_4", "test", "accuracy")
     figure, axes = panels(LIGHT, 2, width=11.0)
     drawn: list[Band] = []
@@ -122,7 +122,7 @@ def draw_digits(results: Path) -> Figure:
 
 
 def draw_k_means(results: Path) -> Figure:
-    """Draw the distance to the nearest centroid over the rounds, averaged by position and clustered again."""
+    """Draw the distance to the nearest centroid by round, for centroids averaged by position or clustered again."""
     folder = results / "rodriguez_barroso_2020_k_means"
     figure, axes = panels(LIGHT, 2, width=11.0)
     found, baselines = _federated(folder, "test", "loss"), _summary(folder).baselines
@@ -142,7 +142,7 @@ def draw_k_means(results: Path) -> Figure:
 
 
 def draw_drift(results: Path) -> Figure:
-    """Draw what clients that remember gain over the rounds; FedProx, which lies on FedAvg, is left to the table."""
+    """Draw the gain of clients that keep a state over the rounds; FedProx, equal to FedAvg, is only in the table."""
     found = _federated(results / "karimireddy_2020_digits", "test", "loss")
     figure, (axes,) = panels(LIGHT)
     drawn = _draw_curves(axes, {name: found[name] for name in found if name != "FedProx"}, after=5, within=POSITIVE)
@@ -153,7 +153,7 @@ def draw_drift(results: Path) -> Figure:
 
 
 def draw_clock(results: Path) -> Figure:
-    """Draw the loss over simulated hours, of rounds and of FedBuff, where speeds differ much and little."""
+    """Draw the loss of rounds and of FedBuff over simulated hours, for widely and slightly different speeds."""
     folder = results / "nguyen_2022_clock"
     found, times = _federated(folder, "test", "loss"), curves(folder, "train", "simulated_hours")
     level = _summary(folder).target or 0.0
@@ -182,7 +182,7 @@ def draw_clock(results: Path) -> Figure:
 
 
 def draw_gossip(results: Path) -> Figure:
-    """Draw the loss of the nodes' own models over the rounds, and the rounds to a loss by the graph's spectral gap."""
+    """Draw the loss of nodes' own models over the rounds, and the rounds until a loss by the graph's spectral gap."""
     folder = results / "gossip"
     level = _summary(folder).target or 0.0
     nodes, mean = _federated(folder, "nodes", "loss"), _federated(folder, "test", "loss")
@@ -203,7 +203,7 @@ def draw_gossip(results: Path) -> Figure:
             reached = [number for number in curve.first_at_most(level) if number is not None]
             colour = LIGHT.of_arm(place)
             by_gap.plot(gap, np.mean(reached), "o", color=colour, markerfacecolor=face, markersize=7)
-        place_of_name = (0, -18) if place in (0, 2) else (0, 9)  # so that no two names lie on each other
+        place_of_name = (0, -18) if place in (0, 2) else (0, 9)  # so that no two names overlap
         at = (gap, float(np.mean(reached)))
         by_gap.annotate(name, at, place_of_name, textcoords="offset points", ha="center", fontsize=9, color=LIGHT.ink)
     by_gap.set(xscale="log", ylim=(0, 1.15 * by_gap.get_ylim()[1]))
@@ -235,7 +235,7 @@ def _one_panel(folder: Path, title: str, across: str, up: str) -> Figure:
 
 
 def _draw_ways(axes: Axes, summary: Summary, variants: Sequence[str]) -> list[Band]:
-    """Draw and return local, federated and centralised models of each variant, side by side along the axis."""
+    """Draw local, federated and centralised models of each variant, side by side, and return their bands."""
     drawn: list[Band] = []
     rows: Iterable[tuple[str, list[VariantSummary]]] = zip(
         WAYS,
@@ -281,7 +281,7 @@ def _finish(axes: Axes, title: str, across: str, up: str) -> None:
 
 
 def draw_ratings(results: Path) -> Figure:
-    """Draw the error of users' ratings over the rounds, with and without their own factors: FedRecon's models."""
+    """Draw the error of predicted ratings over the rounds, with and without users' own factors: FedRecon's models."""
     figure, axes = panels(LIGHT, 2, width=11.0)
     drawn: list[Band] = []
     for one, split, title in zip(
@@ -300,7 +300,7 @@ def draw_ratings(results: Path) -> Figure:
 
 
 def draw_experts(results: Path) -> Figure:
-    """Draw users' accuracy by the noise on their updates, with and without an expert: figure 3 of FL+DE."""
+    """Draw users' accuracy by the noise on their updates, with and without a domain expert: figure 3 of FL+DE."""
     folder = results / "peterson_2019_classification"
     summary = _summary(folder)
     titles = {"genres": "genres that 15 users like", "topics": "spam, 11 made topics", "at random": "spam at random"}
@@ -322,7 +322,7 @@ def draw_experts(results: Path) -> Figure:
 
 
 def draw_methods(results: Path) -> Figure:
-    """Draw clients' gain of each method over one model for all, by their number of examples."""
+    """Draw clients' gain from each method over a single shared model, by their number of examples."""
     folder = results / "personal_methods"
     one_for_all = "one model for all"
     found: dict[str, dict[str, list[str]]] = {}  # by data and examples, in the file's order
@@ -379,7 +379,7 @@ PICTURES: Mapping[str, Callable[[Path], Figure]] = MappingProxyType(
             results,
             "fritsch_2018_figure_11",
             "A network of 100 hidden units with clients' noise of σ = 0.5, by C (as figure 11)",
-            after=5,  # where a network begins is a matter of chance
+            after=5,  # a network's start is random
         ),
         "karimireddy_2020_digits": draw_drift,
         "gossip": draw_gossip,
@@ -393,7 +393,7 @@ PICTURES: Mapping[str, Callable[[Path], Figure]] = MappingProxyType(
         "singhal_2021_movielens": draw_ratings,
     }
 )
-"""By the name of their file."""
+"""The function that draws each picture, by the name of its file."""
 
 
 @click.command()

@@ -1,16 +1,16 @@
-"""How much of the possible gain a model of features learns from lists that production ordered, by loss and by offsets.
+"""Share of the possible gain that a model of features learns from lists in production's order, by loss and offsets.
 
     python -m fedping.experiments.papers.scripts.place_bias
 
-Items have six normal numbers, and lists ten items in the order of a worse model, whose weights are at 60 degrees from
-the truth. Users look in one of three ways, and choose once a list:
+Items have six normal features. Lists have ten items in the order of a worse model, whose weights are at 60 degrees to
+the true ones. Users look at a list in one of three ways, and choose once:
 
 - ``place``: by an item's appeal times a factor that falls with its place: 1 / place^1.35;
 - ``consider``: the best, with noise, of the items that they consider, each with chance 1 / place^0.82;
 - ``cascade``: from the top down, the first item that is good enough, with more noise.
 
-The gain is in the true utility of the item on top: 0 is production's, 1 the truth's. A second table is of a flag,
-"sponsored", that a fifth of the items have, and that puts the first such item on top.
+The gain is measured in the true utility of the item on top: 0 for production's order, 1 for the true order. A second
+table is about a flag, "sponsored", of a fifth of the items, which puts the first such item on top.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LOOKS: tuple[Look, ...] = ("place", "consider", "cascade")
 
 ITEMS, NUMBERS = 10, 6
 SHARPNESS = 2.5
-"""Utility of an item whose numbers are one standard deviation towards the truth, in units of a choice's noise."""
+"""Utility of one standard deviation in the direction of the true weights, in units of a choice's noise."""
 
 LEARNERS: dict[str, dict[str, Any]] = {
     "softmax": {},
@@ -48,13 +48,13 @@ LEARNERS: dict[str, dict[str, Any]] = {
 
 
 def spec_of(count: int, **settings: Any) -> ModelSpec:
-    """Return a spec with a number of weights."""
+    """Return a model spec with ``count`` weights."""
     features = tuple(Number(name=f"n{number}") for number in range(count))
     return ModelSpec(name="bias", model="features", features=features, **settings)
 
 
 def weights_of(rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-    """Return the weights of the truth and of production, each of length 1."""
+    """Return the true weights and production's weights, each of length 1."""
     truth, other = rng.normal(size=(2, NUMBERS))
     truth /= np.linalg.norm(truth)
     other -= truth * (other @ truth)
@@ -62,21 +62,21 @@ def weights_of(rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
 
 
 def choices(rng: np.random.Generator, utility: FloatArray, look: Look) -> NDArray[np.intp]:
-    """Return the place of the item that is chosen in each list, -1 for none; ``utility`` has shape (N, items)."""
+    """Return the place of the chosen item in each list, -1 for none; ``utility`` has shape (N, items)."""
     noise = rng.gumbel(size=utility.shape)
     considered = rng.random(utility.shape) if look == "consider" else np.zeros(utility.shape)
     return chosen(look, utility, noise, considered)
 
 
 def lists_from(x: FloatArray, y: NDArray[np.intp]) -> Lists:
-    """Return lists of items with these numbers, shape (N, items, numbers)."""
+    """Return lists of items with the features ``x``, shape (N, items, features)."""
     n, items, count = x.shape
     at = np.broadcast_to(np.arange(count)[:, None, None], (count, items, n))
     return Lists(at, numbers.single(np.ascontiguousarray(x.transpose(2, 1, 0))), np.full(n, items), y)
 
 
 def learned(spec: ModelSpec, lists: Lists, rounds: int) -> FloatArray:
-    """Return the weights after rounds of the usual RProp, each of the mean update of all lists."""
+    """Return the weights after rounds of the usual RProp, each on the mean update of all lists."""
     line = Line(name="main", spec=spec, pipeline=Pipeline(optimizer=RProp()))
     weights, state = spec.start_array, first_state(line)
     for _ in range(rounds):
@@ -86,7 +86,7 @@ def learned(spec: ModelSpec, lists: Lists, rounds: int) -> FloatArray:
 
 
 def gain(weights: FloatArray, truth: FloatArray, production: FloatArray) -> float:
-    """Return the share of the possible gain in the true utility of the item on top, over lists of a fixed seed."""
+    """Return the share of the possible gain in the top item's true utility, over lists from a fixed seed."""
     x = np.random.default_rng(99).normal(size=(20_000, ITEMS, NUMBERS))
     on_top = [
         np.take_along_axis(x @ truth, np.argmax(x @ by, axis=1)[:, None], axis=1).mean()
@@ -108,14 +108,14 @@ def share_learned(look: Look, learner: str, seed: int, lists: int = 20_000, roun
 
 
 def sponsored_weight(places: int, seed: int, lists: int = 20_000, rounds: int = 60, pinned: bool = True) -> float:
-    """Return the weight of "sponsored" over the norm of all, where -.25 is true; the top is a sponsored item.
+    """Return the learned weight of "sponsored" divided by the norm of all weights; the true value is -0.25.
 
     Args:
         places: the spec's ``places``.
-        seed: of the lists.
-        lists: their number.
+        seed: the seed of the lists.
+        lists: the number of lists.
         rounds: the number of rounds.
-        pinned: whether the clients say which item is pinned.
+        pinned: whether the clients report which item is pinned to the top.
     """
     rng = np.random.default_rng(seed)
     truth = np.append(np.sqrt(1 - 0.25**2) * weights_of(rng)[0], -0.25)
@@ -134,7 +134,7 @@ def sponsored_weight(places: int, seed: int, lists: int = 20_000, rounds: int = 
 
 
 def table(seeds: Sequence[int]) -> dict[str, list[float]]:
-    """Return by learner the mean shares for each way to look."""
+    """Return each learner's mean shares, one for each way of looking."""
     return {
         learner: [float(np.mean([share_learned(look, learner, seed) for seed in seeds])) for look in LOOKS]
         for learner in LEARNERS

@@ -1,4 +1,4 @@
-"""Prints table 6 of Rodríguez-Barroso et al. 2020, with privacy.
+"""Prints the rows with privacy of table 6 in Rodríguez-Barroso et al. 2020.
 
 Five clients fit least squares to their own homes (two features and an intercept) and add Laplace noise to the three
 parameters; the server takes the mean. The noise is scaled by a sampled sensitivity, which guarantees nothing. The
@@ -34,12 +34,12 @@ class Row(NamedTuple):
 
     approach: str
     rmse: float
-    """On the test homes, in 1,000 $."""
+    """RMSE on the test homes, in 1,000 $."""
     r_squared: float
     runs: int = 1
-    """The variants that the basic filter allows."""
+    """Number of runs that the basic filter allows."""
     by_advanced: int | None = None
-    """The variants that the advanced filter allows."""
+    """Number of runs that the advanced filter allows."""
 
 
 def table_6(seed: int) -> tuple[list[Row], SampledSensitivity]:
@@ -71,7 +71,7 @@ def table_6(seed: int) -> tuple[list[Row], SampledSensitivity]:
 
 
 def _parts(rng: np.random.Generator) -> list[Rows]:
-    """Return the homes kept for the sampler, the test homes, and each client's: standardised, in random order."""
+    """Return the sampler's homes, the test homes, and each client's homes, standardised and in random order."""
     homes = load("west-roxbury")
     x = homes.x[:, [homes.features.index(name) for name in FEATURES]]
     order = rng.permutation(len(x))

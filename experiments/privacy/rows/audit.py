@@ -43,33 +43,34 @@ ATTACKS: tuple[Attack, ...] = (
 """All attacks."""
 
 EXACT = 1e-3
-"""A row is recovered if each of its columns is guessed within this multiple of the column's deviation."""
+"""Maximum error of each column, as a multiple of its standard deviation, in a recovered row."""
 
 TINY = 1e-9
-"""Deviation of a column that is the same in all rows."""
+"""Standard deviation assumed for a column with the same value in all rows."""
 
 FEWEST_ROWS = 2
-"""Rows of a table that can be attacked: one is left when another is taken away."""
+"""Minimum rows of a table for attacks: removing one row must leave another."""
 
 MOST_GUESSES = 200_000
-"""Guesses of an attack that are compared with the rows."""
+"""Maximum number of an attack's guesses that are compared with the rows."""
 
 
 class Found(Struct, frozen=True, kw_only=True):
     """The results of an attack.
 
     Attributes:
-        attack: its name.
-        why_not: reason why it does not apply; empty if it does.
+        attack: name of the attack.
+        why_not: reason why the attack does not apply; empty if it does.
         rows: the number of rows recovered without protection.
-        protected: the same with protection.
-        chance: rows of a table with shuffled columns, which belong to no person, that the same guesses hit without
-            protection: the hits by chance.
-        protected_chance: the same with protection.
+        protected: the number of rows recovered with protection.
+        chance: number of hits by chance: rows of a table with shuffled columns, which belong to no person, that the
+            guesses without protection hit.
+        protected_chance: number of hits by chance with protection.
         tried: the number of attacked rows; all rows for most attacks.
         refused: number of answers that the program refused, without protection and with it.
-        late: whether the time ended before the attack, without protection or with it: more rows may be recoverable.
-        seconds: duration of both.
+        late: whether the time ended before the attack, with or without protection, so that more rows may be
+            recoverable.
+        seconds: duration of both runs together.
     """
 
     attack: str
@@ -85,18 +86,18 @@ class Found(Struct, frozen=True, kw_only=True):
 
     @property
     def holds(self) -> bool:
-        """Whether protection left no more than chance does: three deviations of a Poisson count above it at most."""
+        """Whether protection leaves no more hits than chance, up to three deviations of a Poisson count."""
         return self.protected <= self.protected_chance + 3 * math.sqrt(self.protected_chance)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The target of an audit.
+    """The tested protection and the limits of an audit.
 
     Attributes:
         versions: number of versions that the institution answers, T.
-        epsilon: ε of its protection over all versions.
-        delta: δ of it.
+        epsilon: ε of the protection over all versions.
+        delta: δ of the protection.
         seconds: time limit of an attack, for each of its two runs.
         runs: number of answers with a canary, and the same number without it, for the proof of a lower bound of ε.
         noise: noise multiplier that a study has agreed on; None if ε decides.
@@ -110,10 +111,10 @@ class Plan:
     noise: float | None = None
 
     def in_sums(self, line: Line) -> Plan:
-        """Return the plan with the noise of a line's sums of institutions, for as many versions as ε is enough for.
+        """Return the plan with the noise of a line's sums of institutions, and at most the versions that ε allows.
 
         Raises:
-            InvalidSettings: it is not enough for any.
+            InvalidSettings: ε allows no version.
         """
         assert line.privacy is not None
         assert line.privacy.rows is not None
@@ -136,15 +137,16 @@ class Report(Struct, frozen=True, kw_only=True):
 
     Attributes:
         study, line, model, training: the target.
-        numbers: of an update, m.
+        numbers: number of an update's components, m.
         rows: the number of rows of the table.
         versions: number of versions that the institution answers.
         epsilon, delta: the tested protection.
-        proven_epsilon: proven lower bound of ε of one answer with all of that protection, with 95 % confidence.
+        proven_epsilon: proven lower bound of ε of a single answer that gets all of the protection, with 95 %
+            confidence.
         runs: number of answers with a canary, and the same number without it, for that proof.
         attacks: the results of each attack.
-        noise: noise multiplier of a sum of institutions, with all but the table and this noise known; None for a single
-            institution's sums.
+        noise: noise multiplier of a sum of institutions, of which the attacker knows all but the table and this noise;
+            None for a single institution's sums.
         holds: whether protection keeps its claim, as far as this audit shows: the bound proven with 99.99 % confidence
             is at most ``epsilon``, and each attack recovers hardly more than by chance.
     """
@@ -200,9 +202,9 @@ def target_of(
 def audit_of_line(
     study: Study, line: Line, model: Model[Any], table: Table, plan: Plan, seed: int, watch: Callable[[str], None]
 ) -> Report:
-    """Return the audit of a table as one of a line; arguments as in :func:`audited`.
+    """Return the audit of a table of a line's institution; arguments as in :func:`audited`.
 
-    In sums of institutions, the attacker knows all of a sum but the table, and the noise that it promises.
+    In sums of institutions, the attacker knows everything in a sum except the table and the noise that it claims.
     """
     if line.privacy is not None:
         plan = plan.in_sums(line)
@@ -233,7 +235,7 @@ def audited(target: Target, table: Table, plan: Plan, watch: Callable[[str], Non
     """Return each attack's results for a table.
 
     Args:
-        target: what the attacker knows.
+        target: the attacker's knowledge.
         table: the rows.
         plan: versions and protection.
         watch: called with the name of each attack.
@@ -255,7 +257,7 @@ def audited(target: Target, table: Table, plan: Plan, watch: Callable[[str], Non
         found.append(
             Found(
                 attack=attack.name,
-                rows=min(recovered(table.x, guessed_bare, near), tried),  # a guess hits all rows that are alike
+                rows=min(recovered(table.x, guessed_bare, near), tried),  # a guess hits all equal rows
                 protected=min(recovered(table.x, guessed_kept, near), tried),
                 chance=min(recovered(nobody, guessed_bare, near), tried),
                 protected_chance=min(recovered(nobody, guessed_kept, near), tried),
@@ -271,16 +273,16 @@ def audited(target: Target, table: Table, plan: Plan, watch: Callable[[str], Non
 def _attacked(
     attack: Attack, target: Target, table: Table, plan: Plan, noise: Noise | None
 ) -> tuple[Victim, FloatArray]:
-    """Return an institution after an attack, and the attack's guesses, shape (g, f)."""
+    """Attack an institution, and return it with the attack's guesses, shape (g, f)."""
     victim = Victim(target, table, plan.versions, noise, time.monotonic() + plan.seconds)
     kept = list(islice(attack.guesses(victim), MOST_GUESSES))
     return victim, np.array(kept).reshape(len(kept), target.features)
 
 
 def recovered(rows: FloatArray, guesses: FloatArray, near: FloatArray) -> int:
-    """Return the number of rows, shape (n, f), among guesses, shape (g, f), within ``near``, shape (f,), a column.
+    """Return the number of rows, shape (n, f), that a guess, shape (g, f), matches within ``near``, shape (f,).
 
-    Each guess is held against the rows that are near it in the column with the most values.
+    Each guess is compared with the rows that are near it in the column with the most values.
     """
     there = np.zeros(len(rows), np.bool_)
     finite = guesses[np.isfinite(guesses).all(axis=1)]

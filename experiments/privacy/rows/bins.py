@@ -1,7 +1,8 @@
 """Bins: the units of a network's first layer differ only by a threshold, so that each reveals the rows above it.
 
-The gradients of two neighbouring units differ by the rows between their thresholds. A single row there is the
-difference of their weights divided by the difference of their offsets. One version has room for as many rows as units.
+The gradients of two neighbouring units differ by the rows between their thresholds. If there is a single row, it is the
+difference in the gradients of weights divided by that of offsets. One version can reveal as many rows as there are
+units.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from fedping.client_sim.learning.models.network import Network
 from fedping.experiments.privacy.rows.victim import Over, Target, Victim
 
 FIRST, LAST = 1e-3, 1e-3
-"""Sizes of the first and the last weights, so that local steps leave rows above the thresholds that they were above."""
+"""Sizes of the first and the last weights, so small that local steps move no row across a threshold."""
 
 WIDTHS = (1.0, 2.5)
-"""Spreads of the thresholds along a direction, used in turn; a row's is 1 for each column, more for correlated ones."""
+"""Spreads of the thresholds along a direction, used in turn. The rows' spread is 1, or more if columns correlate."""
 
 
 @dataclass(frozen=True)
 class Bins:
-    """See the module."""
+    """The attack by bins; see the module."""
 
     name: str = "bins"
 

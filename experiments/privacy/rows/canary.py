@@ -1,4 +1,4 @@
-"""The ε proven by runs with and without a row: a lower bound of the protection's ε."""
+"""A lower bound of a protection's ε, proven by answers with and without a row."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from fedping.experiments.privacy.rows.victim import Target
 from fedping.protocol.draws import root_key
 
 LONG = 1e3
-"""Length of the canary's features: far beyond the rows', so that its part has the maximum norm."""
+"""Norm of the canary's features, far beyond the rows', so that its contribution has the maximum norm."""
 
 QUIET = 1e-3
-"""Noise multiplier of the answers that show the attacker the canary's direction."""
+"""Noise multiplier of the answers from which the attacker learns the canary's direction."""
 
 
 SURE = 0.9999
-"""Confidence of an alarm, so that one in 10,000 audits of a claim that holds raises it."""
+"""Confidence of an alarm; one in 10,000 audits of a true claim raises a false alarm."""
 
 
 class Canary(NamedTuple):
-    """The lower bounds of ε by answers with and without a canary.
+    """Lower bounds of ε from answers with and without a canary.
 
     Attributes:
         proven: the lower bound of ε, with 95 % confidence.
@@ -43,7 +43,7 @@ class Canary(NamedTuple):
 
 
 FEWEST = 20
-"""Runs that are made however long they take."""
+"""Minimum number of runs, even if they exceed the time limit."""
 
 
 @dataclass(frozen=True)
@@ -64,15 +64,15 @@ class Claim:
 
 
 def proven(target: Target, table: Table, claim: Claim) -> Canary:
-    """Return the ε that one answer must have at least, by Gaussian differential privacy.
+    """Return lower bounds of one answer's ε, by Gaussian differential privacy.
 
-    The attacker knows all rows but one, the canary, and the direction in which it pulls the model, and scores an answer
-    by its movement in that direction.
+    The attacker knows all rows except one, the canary, but also the direction in which the canary pulls the model. It
+    scores an answer by its movement in that direction.
 
     Args:
         target: the model and the training.
         table: the rows.
-        claim: what is claimed of the answer.
+        claim: the claim about the answer.
     """
     ends = time.monotonic() + claim.seconds
     random = target.random()

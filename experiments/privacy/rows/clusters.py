@@ -13,7 +13,7 @@ from fedping.protocol.training import LocalSteps
 
 @dataclass(frozen=True)
 class Clusters:
-    """See the module."""
+    """The attack by clusters; see the module."""
 
     name: str = "clusters"
 

@@ -15,15 +15,15 @@ from fedping.experiments.privacy.rows.victim import Over, Target, Victim
 from fedping.protocol.training import LocalSteps
 
 SURE = 1e3
-"""Offset of a model that is sure of a class, or wrong about a target, on each row."""
+"""Offset that makes a model certain of a class, or wrong about the target, on every row."""
 
 LEAST = 1e-3
-"""Difference of the rows' counts, in rows, that is more than rounding."""
+"""Minimum difference between two counts of rows, in rows, that is more than rounding."""
 
 
 @dataclass(frozen=True)
 class Differencing:
-    """See the module. Number of rows that the table changes by; each is attacked separately."""
+    """The attack by differencing; see the module. ``rows`` are attacked, one after another."""
 
     rows: int = 20
     name: str = "differencing"
@@ -66,7 +66,7 @@ def _sums(target: Target, given: Answer) -> FloatArray:
 
 
 def _sure(target: Target) -> Iterator[FloatArray]:
-    """Yield weights that make a row of any class pull the model: sure of the first class, and of another."""
+    """Yield weights that are certain of the first class, and of another, so that any row pulls one of the models."""
     model = target.kind
     for offset in (SURE, -SURE):
         weights = np.zeros(len(target.model.weight_names))

@@ -1,8 +1,8 @@
-"""Evaluation: of a steep model, the loss beyond a plane is linear in the row that is alone there.
+"""Evaluation: the loss of a steep model is linear in the row that is alone beyond a plane.
 
-Where a plane is beyond all rows, the loss of one class is linear in the plane's offset. Each row that the plane crosses
-adds its distance from it. If one row is beyond, the loss for slightly turned directions reveals its columns one by one:
-some 2 f + 40 versions a row.
+While a plane is beyond all rows, the loss of one class is linear in the plane's offset. Each row that the plane crosses
+adds its distance from the plane. If a single row is beyond, the loss for slightly turned directions reveals its columns
+one by one. A row takes about 2 f + 40 versions.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from fedping.experiments.privacy.rows.victim import Over, Target, Victim
 STEEP = 1e6
 FAR = 1e3
 TURN = 1e-4
-"""How far directions are turned: so little that the same row is alone."""
+"""Size of the change that turns a direction, so small that the same row stays alone."""
 
 HALVINGS = 60
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """See the module."""
+    """The attack by evaluation; see the module."""
 
     name: str = "evaluation"
 
@@ -54,7 +54,7 @@ class Evaluation:
         slope, ground = self._line(victim, direction)
 
         def distance(threshold: float) -> float:
-            """Return the sum, over the rows beyond a plane, of how far."""
+            """Return the sum of the distances from the plane of all rows beyond it."""
             return self._loss(victim, direction, threshold) - (slope * threshold + ground)
 
         low, high = -FAR, FAR  # many rows beyond, and none
@@ -79,7 +79,7 @@ class Evaluation:
         slope: float,
         over: float,
     ) -> FloatArray:
-        """Return the row that is alone, ``over`` beyond a plane: how that changes as the plane turns."""
+        """Return the single row beyond a plane, from the changes of its distance ``over`` as the plane turns."""
         row = np.empty(len(direction))
         for column in range(len(direction)):
             turned = direction.copy()
@@ -90,13 +90,13 @@ class Evaluation:
         return row
 
     def _line(self, victim: Victim, direction: FloatArray) -> tuple[float, float]:
-        """Return the slope by the offset, and the height, of the sum of losses without rows beyond the plane."""
+        """Return the slope and intercept of the sum of losses, by the plane's offset, without rows beyond the plane."""
         at, further = self._loss(victim, direction, FAR), self._loss(victim, direction, 2 * FAR)
         slope = (further - at) / FAR
         return slope, at - slope * FAR
 
     def _loss(self, victim: Victim, direction: FloatArray, threshold: float) -> float:
-        """Return the sum of the rows' losses, in units of a distance."""
+        """Return the sum of the rows' losses, in units of distance."""
         weights = STEEP * np.append(direction, -threshold)
         given = victim.ask(weights)
         if given is None:

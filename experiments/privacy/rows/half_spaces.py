@@ -1,8 +1,8 @@
-"""Steep weights: each version reveals the sum of the rows beyond a plane; two planes with one row between reveal it.
+"""Half-spaces: each version reveals the sum of the rows beyond a plane; two planes reveal a single row between them.
 
-A classifier whose scores are steep is sure of every row on either side of a plane, so its gradient is a sum of whole
-rows. In k-means, two centroids divide the rows in the same way. Planes are put closer until one row lies between two:
-the first is found after some log2 n versions, each further version finds one or two.
+A classifier with steep scores is certain of every row on either side of a plane, so its gradient is a sum of whole
+rows. In k-means, two centroids divide the rows in the same way. Planes are moved closer until one row lies between two.
+The first row is found after about log2 n versions; each further version finds one or two.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from fedping.experiments.privacy.rows.victim import Over, Target, Victim
 from fedping.protocol.training import LocalSteps
 
 STEEP = 1e6
-"""How steep scores are: rows nearer than some 40 / STEEP to a plane are on both sides."""
+"""Slope of scores; rows nearer than about 40 / STEEP to a plane count on both sides."""
 
 FAR, FAR_OF_CENTROIDS = 1e12, 1e4
-"""Beyond all rows, also of unscaled columns; with centroids there, rounding would move the planes."""
+"""Distances beyond all rows, even with unscaled columns; the one for centroids is smaller to avoid rounding."""
 
 OUT_OF_THE_WAY = 1e9
-"""Where nothing is the nearest centroid, or the likeliest class."""
+"""Coordinate at which a centroid is never the nearest, and score at which a class is never the likeliest."""
 
 SERVED = 2**20
-"""Versions served under one number at most."""
+"""Maximum number of weights served under one version's number."""
 
 
 @dataclass(frozen=True)
 class HalfSpaces:
-    """See the module.
+    """The attack by half-spaces; see the module.
 
     Attributes:
-        one_version: serve all weights under the number of one version, and refuse each ping, so that it appears in
-            neither rounds nor logs of the study.
-        most: number of weights served in that way.
+        one_version: whether to serve all weights under one version's number and refuse each ping, so that the attack
+            appears in neither rounds nor logs of the study.
+        most: maximum number of weights served in that way.
     """
 
     one_version: bool = False
@@ -83,7 +83,7 @@ class HalfSpaces:
                 return
             stretches = [(-far, far, ends[0], ends[1])]
             while stretches:
-                # the fewest rows first: they are the soonest alone
+                # fewest rows first, because they are separated soonest
                 low, high, from_low, from_high = stretches.pop(
                     min(range(len(stretches)), key=lambda i: (stretches[i][2] - stretches[i][3])[-1])
                 )
@@ -100,12 +100,12 @@ class HalfSpaces:
                     elif 1 < round(rows[-1]) < round(inside[-1]):
                         stretches.append(part)
                     elif round(rows[-1]) == round(inside[-1]) > 1:
-                        yield rows[:-1] / rows[-1]  # rows that are alike, if the plane through their mean divides none
+                        yield rows[:-1] / rows[-1]  # rows are equal if the plane through their mean separates none
         except Over:
             return
 
     def _beyond(self, victim: Victim, direction: FloatArray, threshold: float) -> FloatArray | None:
-        """Return the sum of the rows beyond a plane with a 1 behind each, but for a constant; shape (f + 1,)."""
+        """Return the sum of the rows beyond a plane, each followed by a 1, up to a constant; shape (f + 1,)."""
         target, version = victim.target, 0 if self.one_version else None
         model, features = target.kind, target.features
         weights = np.zeros(len(target.model.weight_names))

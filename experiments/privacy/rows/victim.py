@@ -1,4 +1,4 @@
-"""The institution that is attacked: it answers a number of versions, with noise or without."""
+"""The attacked institution, which answers a number of versions with or without noise."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedping.protocol.training import LocalSteps, OneGradient, Training
 
 
 class Over(Exception):
-    """The institution has stopped answering, or the attacker's time has ended."""
+    """Raised when the institution has stopped answering, or the attacker's time has ended."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class Target:
 
     @property
     def kind(self) -> Model[Any]:
-        """The model without what bounds or extends it."""
+        """The model without wrappers that bound or extend it."""
         return whole_model(self.model)
 
     @property
     def of_sums(self) -> float | None:
-        """Factor from an update to a sum over the rows; None if updates are no multiples of sums at one point."""
+        """Factor from an update to a sum over the rows at the same weights; None if no such factor exists."""
         match self.training:
             case OneGradient(batch=None, sign=False, personal=None):
                 return float(self.rows)
@@ -60,23 +60,23 @@ class Target:
                 return None
 
     def random(self) -> np.random.Generator:
-        """Return the attacker's draws, from their beginning."""
+        """Return a new generator of the attacker's draws, from their beginning."""
         return np.random.default_rng(self.seed)
 
 
 class Victim:
-    """An institution with a table, which answers the weights of version after version.
+    """An institution with a table, which answers the weights of one version after another.
 
     Args:
         target: the attacker's knowledge.
-        table: its rows.
-        versions: number of versions that it answers.
-        noise: the protection of its rows; None without protection.
-        ends: when it stops answering, by :func:`time.monotonic`.
+        table: the institution's rows.
+        versions: number of versions that the institution answers.
+        noise: the protection of the rows; None without protection.
+        ends: the time at which the institution stops answering, by :func:`time.monotonic`.
 
     Attributes:
         refused: number of refused answers.
-        late: whether it was asked after the end of its time.
+        late: whether weights arrived after that time.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class Victim:
 
         Args:
             weights: shape (m,).
-            version: the number that they are served under; the next one if None. Once a number has an answer, a ledger
-                allows only the same weights for it.
+            version: the number under which the weights are served; the next number if None. Once a number has an
+                answer, a ledger allows only the same weights for it.
 
         Raises:
             Over: all versions are answered, or the time has ended.
@@ -121,7 +121,7 @@ class Victim:
             return None
 
     def without(self, row: int) -> Victim:
-        """Return the same institution, whose table lacks a row."""
+        """Return a copy of the institution whose table lacks one row."""
         kept = np.delete(np.arange(len(self._table.y)), row)
         table = replace(self._table, x=self._table.x[kept], y=self._table.y[kept])
         return Victim(replace(self.target, rows=self.target.rows - 1), table, self._left, self._noise, self._ends)
@@ -132,13 +132,13 @@ class Attack(Protocol):
 
     @property
     def name(self) -> str:
-        """The name, in words."""
+        """The attack's name, in words."""
         ...
 
     def why_not(self, target: Target) -> str | None:
-        """Return the reason why it does not apply to a model and training; None if it does, or may."""
+        """Return the reason why the attack does not apply to a model and training; None if it does or may apply."""
         ...
 
     def guesses(self, victim: Victim) -> Iterator[FloatArray]:
-        """Yield guesses of rows' features, shape (f,) each, until the victim answers no more."""
+        """Yield guesses of rows' features, shape (f,) each, until the victim stops answering."""
         ...
