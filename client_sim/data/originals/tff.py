@@ -1,9 +1,9 @@
-"""The data sets of TensorFlow Federated (TFF): FEMNIST, Shakespeare, CIFAR-100 and StackOverflow by its clients.
+"""The data sets of TensorFlow Federated (TFF) by client: FEMNIST, Shakespeare, CIFAR-100 and StackOverflow.
 
 Texts become examples of a network that predicts the next symbol (``lstm``, ``transformer``): each symbol is the class
-of an example, whose features are the ``length`` symbols before it. A text begins with a symbol of its own, ends with
-another, and has padding in front. Symbols are numbered as Reddi et al. 2021 have them: 0 for padding, the known ones,
-one for all unknown ones, the beginning and the end.
+of an example, whose features are the ``length`` symbols before it. A text has padding in front, begins with a special
+symbol and ends with another. Symbols are numbered as in Reddi et al. 2021: 0 for padding, then the known ones, one for
+all unknown ones, the beginning and the end.
 
 Source: the pages of ``tff.simulation.datasets``; Reddi et al. 2021, *Adaptive Federated Optimization*, appendix C.
 """
