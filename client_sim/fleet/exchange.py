@@ -36,12 +36,12 @@ from fedping.protocol.spec import ModelSpec, published_array
 from fedping.protocol.study import PublicStudy
 
 Sleep: TypeAlias = Callable[[float], Awaitable[Any]]
-"""Waits for a number of seconds: ``asyncio.sleep``, or a test's."""
+"""Function that waits for a number of seconds: ``asyncio.sleep``, or a test's replacement."""
 
 Request: TypeAlias = Coroutine[Any, Any, Any]
 
 Job: TypeAlias = Callable[[asyncio.Semaphore], Request]
-"""A client's requests. It starts with a place of the semaphore, releases it, and may acquire one again."""
+"""A client's requests, which start with a place of the semaphore, release it, and may acquire one again."""
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class Connection:
     async def run_each(
         self, request: Callable[[T, asyncio.Semaphore], Request], items: Sequence[T], within: float
     ) -> None:
-        """Make the request of each item, at a random moment within a number of seconds."""
+        """Make the request of each item, at a random moment within ``within`` seconds."""
         moments = sorted(within * self.random.random() for _ in items)
         jobs = ((moment, partial(request, item)) for moment, item in zip(moments, items, strict=True))
         await run_at(jobs, self.at_once, self.sleep)
@@ -110,7 +110,7 @@ class VersionCache:
         return self._versions[line, version][0]
 
     def etag(self, line: str, version: int) -> str | None:
-        """Return the entity tag that asks for anything newer than a version."""
+        """Return the entity tag for requests of anything newer than a version."""
         return self._versions[line, version][1]
 
     def has(self, line: str, version: int) -> bool:
@@ -118,7 +118,7 @@ class VersionCache:
         return (line, version) in self._versions
 
     def put(self, line: str, document: ModelDocument, etag: str | None) -> str | None:
-        """Cache a version. Return None, or why the document isn't a version of the line's model."""
+        """Cache a version. Return None, or the reason why the document isn't a version of the line's model."""
         spec = self.specs[line]
         if (cached := self._versions.get((line, document.iteration))) is not None:
             if document.staged is UNSET:  # else its holders would not see, by this tag, which version is staged
@@ -163,7 +163,7 @@ class Fetcher:
         self._cache.keep_only(self._held())
 
     async def _fetch(self, clients: list[int], places: asyncio.Semaphore) -> None:
-        """Send one request for clients of one line, the one that the first of them would send."""
+        """Send one request for clients of one line: the request of the first of these clients."""
         line, versions = self._line(clients[0]), self._roster.version
         etag = self._cache.etag(line, int(versions[clients].min()))
         try:
@@ -226,7 +226,7 @@ class Fetcher:
 
 
 class Outbox:
-    """Every ping that was generated and is neither accepted nor rejected.
+    """The generated pings that are neither accepted nor rejected.
 
     Args:
         connection: to the server.
@@ -272,9 +272,9 @@ class Outbox:
         return await self._deliver(ping, places)
 
     async def post_or_drop(self, ping: OutgoingPing, places: asyncio.Semaphore) -> None:
-        """Add a ping and post it now, with a place that is acquired already; one without a final answer is dropped.
+        """Add a ping and post it now, with an already acquired place; drop it if it gets no final answer.
 
-        It is counted as undelivered and not kept, so that recordings larger than memory can be sent.
+        A dropped ping counts as undelivered. Pings are not kept, so that recordings larger than memory can be sent.
         """
         self.add([ping])
         if isinstance(await self._deliver(ping, places), SetAside):
@@ -283,7 +283,7 @@ class Outbox:
             self._given_up += 1
 
     async def _deliver(self, ping: OutgoingPing, places: asyncio.Semaphore) -> Settled | SetAside:
-        """Post a ping until it is settled or set aside, from a new count of failures on."""
+        """Post a ping until it is settled or set aside; the count of failures starts at 0."""
         sending = Sending()
         while True:
             state = after_attempt(sending, await self._attempt(ping, places), self._backoff)

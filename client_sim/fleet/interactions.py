@@ -47,7 +47,7 @@ from fedping.protocol.upload import Sending
 
 @dataclass(frozen=True, kw_only=True)
 class KeystrokeSettings:
-    """The first character is always typed, the number of further ones is exponential, rounded down.
+    """Settings of keystrokes: one character is always typed; the number of further ones is exponential, rounded down.
 
     A choice below the top costs one key down for each place. The characters don't depend on the ranking, so a study on
     synthetic users has no effect on them, unlike the study of 2018 (thesis 7.5).
@@ -166,7 +166,7 @@ class Ranking:
     def scores_of(self, pages: PageTable, searches: Searches, kept: Kept | None) -> FloatArray:
         """Return the scores of pages as stored by the S clients that search among them, shape (P,).
 
-        Searches of one client that come together are ranked alike. Pages that aren't candidates have no score, NaN.
+        Consecutive searches of one client share their ranking. Pages that aren't candidates have no score, NaN.
         """
         if not self.personal:
             return self.scores(pages)
@@ -195,7 +195,7 @@ class Interactions:
         bookmarked: whether the chosen page has a bookmark, shape (S,).
         loss: the SVM loss under these scores, shape (S,).
         update: direction of descent, shape (S, m), or its S payloads; None if the arm submits none.
-        sends: which clients send their update, shape (S,); None if all do.
+        sends: whether each client sends its update, shape (S,); None if all do.
     """
 
     scores: FloatArray
@@ -261,7 +261,7 @@ def interact(
     keys: Keys,
     conditions: Conditions = PLAIN,
 ) -> Interactions:
-    """Rank the candidates of S searches, which are in any order, and return the interactions.
+    """Rank the candidates of S searches, given in any order, and return the interactions.
 
     The other arguments are the same as for :func:`finished`.
     """
@@ -280,12 +280,12 @@ def finished(
     """Return the interactions of finished searches.
 
     Args:
-        ranking: what ranked.
+        ranking: the ranking of the clients' arm and version.
         pages: P pages.
         scores: the scores that ranked the pages, shape (P,).
         ranked: S searches over them, the candidates in displayed order.
         keys: a random key for each training, shape (S,).
-        conditions: of the training.
+        conditions: the conditions of the training.
     """
     reported = ranked
     if ranking.personal:
@@ -317,7 +317,7 @@ def _updates(
     keys: Keys,
     conditions: Conditions,
 ) -> tuple[FloatArray | None, NDArray[np.bool_] | None]:
-    """Return the update of each search, shape (S, m), and which are sent: each is a client with one example."""
+    """Return each search's update, shape (S, m), and whether it is sent; a search is a client with one example."""
     if ranking.learns_at is None:
         return None, None
     each = np.arange(len(ranked))
@@ -347,7 +347,7 @@ def _updates(
 
 
 def stored_scores(scores: FloatArray, pages: PageTable) -> FloatArray:
-    """Return scores that decayed on every whole day since the page's newest visit, which had computed them again.
+    """Return scores after decay for every whole day since the page's newest visit, when the score was computed.
 
     A page without visits has no such day and keeps its score.
     """
@@ -426,7 +426,7 @@ def product_spec() -> ModelSpec:
 
 
 def as_sent(interactions: Interactions, links: Sending, keys: Keys) -> Interactions:
-    """Return interactions with their updates as sent through upload links; ``keys``, shape (S,), are theirs."""
+    """Return interactions with their updates as sent through upload links; ``keys``, (S,), are the interactions'."""
     if not isinstance(interactions.update, np.ndarray):
         return interactions
     return replace(interactions, update=sent_updates(links, interactions.update, keys))

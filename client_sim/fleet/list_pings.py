@@ -1,4 +1,4 @@
-"""The JSON of pings of lists, one a list, and of the later outcomes of their choices."""
+"""The JSON of pings of lists, one ping per list, and of the later outcomes of their choices."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ListPings:
         client_ids, secrets: id of each list's client, and its secret, which it never sends.
         documents: the document id of each list.
         visits: the lists.
-        losses: shape (N,).
+        losses: the loss of each list, shape (N,).
         updates: the update that is sent with each list; None if the arm sends none.
     """
 

@@ -151,7 +151,7 @@ class SearchRound:
     def _attacked(
         self, plot: Plot, group: _Group, interactions: Interactions, who: NDArray[np.int64], times: NDArray[np.int64]
     ) -> Interactions:
-        """Return a group's interactions with the updates of hostile clients, which know the group's updates."""
+        """Return a group's interactions after hostile clients, which know the group's updates, replaced their own."""
         line = group.arm.line
         if self._attackers is None or line is None or not isinstance(interactions.update, np.ndarray):
             return interactions
