@@ -78,7 +78,8 @@ class Fleet:
     Args:
         transport: the connection to the server.
         study: the study that the clients take part in.
-        settings: the fleet. population_of: the users; synthetic ones of the default settings if None.
+        settings: the fleet.
+        population_of: the users; synthetic ones of the default settings if None.
         sleep: waits.
         states_of: returns the storage of the state that a training keeps with clients; in memory by default.
 

@@ -172,7 +172,8 @@ class Sent(Struct, frozen=True, kw_only=True):
         document_id: id of the ping.
         examples: number of rows.
         loss: loss of the version on these rows.
-        bytes: length of the ping. sha256: digest of these bytes.
+        bytes: length of the ping.
+        sha256: digest of these bytes.
         outcome: "accepted", "rejected", or "unanswered" before the first post; lines without it, of earlier versions of
             fedping, are of accepted pings.
         reason: the server's reason for a rejection.

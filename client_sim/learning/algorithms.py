@@ -194,10 +194,11 @@ def steps_taken(training: Training, sizes: NDArray[np.integer]) -> FloatArray:
 def with_more(model: Model[Any], training: Training) -> Model[Any]:
     """Return a model as published for a training.
 
-    That is without blocks that stay with the clients, and with any additional arrays that the algorithm needs.
+    The published model has no blocks that stay with the clients, but has any additional arrays that the algorithm
+    needs.
 
     Raises:
-        InvalidSettings: the model cannot be divided so.
+        InvalidSettings: the model can't be divided in this way.
     """
     algorithm = algorithm_for(training)
     personal = getattr(training, "personal", None)

@@ -16,7 +16,7 @@ from fedping.client_sim.sampling.samplers import NEITHER, FullUpdate, Oort, even
 from fedping.protocol.pipeline import Weighting
 
 _AT_ONCE = 4096
-"""Examples whose losses are computed at a time."""
+"""Number of examples whose losses are computed at a time."""
 
 
 def data_utilities(model: Model[Any], weights: FloatArray, batch: Any) -> FloatArray:
@@ -48,9 +48,10 @@ def data_utilities(model: Model[Any], weights: FloatArray, batch: Any) -> FloatA
 
 
 def preferred_seconds(settings: Oort, gains: FloatArray) -> float:
-    """Return the preferred duration of an answer after rounds with these gains, shape (rounds,); infinite without one.
+    """Return the preferred duration of an answer after rounds with these gains, shape (rounds,); infinite if not set.
 
-    After every window of rounds but the first, it grows by a step if the window gained less than the one before it.
+    After every window of rounds but the first, the duration grows by a step if the window gained less than the previous
+    window.
     """
     if settings.seconds is None:
         return np.inf
@@ -60,11 +61,11 @@ def preferred_seconds(settings: Oort, gains: FloatArray) -> float:
 
 
 def scores(settings: Oort, past: Past, known: Clients) -> FloatArray:
-    """Return the scores of clients that have taken part, shape (k,): data, time away and speed.
+    """Return the scores of clients that have taken part, by data, time away and speed, shape (k,).
 
     Args:
         settings: see :class:`Oort`.
-        past: what is known before the round.
+        past: the clients' past before the round.
         known: positions of these clients, shape (k,).
     """
     utilities = past.utilities[known]
@@ -96,7 +97,7 @@ class OortSampler:
         return self.settings.clients
 
     def draw(self, round_number: int) -> Clients:
-        """Return the clients of a round before which none has taken part."""
+        """Return the clients of a round when no client has taken part yet."""
         nothing = Participation(len(self.sizes))
         return self.draw_after(
             Past(
@@ -112,7 +113,7 @@ class OortSampler:
         )
 
     def draw_after(self, past: Past) -> Clients:
-        """Return the clients of a round: of new ones the share that is explored, and the others by their scores."""
+        """Return the clients of a round: a share of new clients to explore, and known clients by their scores."""
         random, settings = generator(self.seed, "sample", past.round), self.settings
         may = self.sizes > 0
         known = np.flatnonzero(may & ~np.isnan(past.utilities))
@@ -131,5 +132,5 @@ class OortSampler:
         return np.sort(np.concatenate(drawn))
 
     def estimates(self, weighting: Weighting) -> frozenset[FullUpdate]:
-        """Without a choice, the update of all clients is the full one."""
+        """Return the estimated full updates: unbiased only if every round has all clients."""
         return evenly(self.sizes, weighting, everyone=True) if self.clients == len(self.sizes) else NEITHER
