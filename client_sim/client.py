@@ -53,7 +53,7 @@ def version_after(held: int, answer: Fetched | NotModified | Unavailable) -> int
 
 
 def gets_staged(study: str, arm: Arm, newest: Fetched, client_id: UUID) -> bool:
-    """Return whether a client fetches the staged version that the newest document names, in place of the newest."""
+    """Return whether a client fetches the staged version that ``newest`` names, rather than the newest version."""
     staged = newest.document.staged
     if staged is UNSET or not arm.applies or arm.line is None:
         return False
@@ -64,12 +64,12 @@ def gets_staged(study: str, arm: Arm, newest: Fetched, client_id: UUID) -> bool:
 
 
 class Progress(Struct, frozen=True, kw_only=True):
-    """The progress of a client that sends one ping a version. An institution's is a document on its disk.
+    """The progress of a client that sends one ping a version. An institution stores it as a document on disk.
 
     Attributes:
         version: newest version with an accepted ping; -1 for none.
-        moved: newest version that it never trains on again, because its own state has changed with it or, on a
-            private line, it has contributed to it; independent of the server's answer.
+        moved: newest version that the client never trains on again, because its own state has changed with the version
+            or, on a private line, it has contributed to the version; independent of the server's answer.
         sent: number of accepted pings.
         contributed: number of versions of a private line that it has contributed to, whatever the server answers.
         forbidden: version whose ping was rejected because of its sender, such as one without a ticket; it is sent once
@@ -150,9 +150,9 @@ class OutgoingPing:
 class Backoff:
     """Waits between attempts, in seconds. After ``attempts`` failures a ping is set aside, to be sent again later.
 
-    The wait after the k-th failure is drawn uniformly from half of ``first * factor ** (k - 1)`` to all of it, so that
-    clients which failed together don't return together. With a factor of 2 or more a wait is at least as long as the
-    previous one, up to ``longest``. A time that the server asks for is lengthened by up to ``first``, for the same
+    The wait after the k-th failure is drawn uniformly between half of ``first * factor ** (k - 1)`` and the whole, so
+    that clients that failed together don't return together. With a factor of 2 or more a wait is at least as long as
+    the previous one, up to ``longest``. A time that the server asks for is lengthened by up to ``first``, for the same
     reason.
 
     Raises:

@@ -284,7 +284,7 @@ def _is_address(address: str) -> bool:
 
 
 class _Astray(aiohttp.ClientError):
-    """A server redirects to an address that is not followed."""
+    """A server redirects to an address that is not allowed."""
 
 
 def _redirected(source: str, location: str, server: str) -> str:

@@ -1,7 +1,7 @@
 """Error of a round's mean relative to all clients' mean, by the number of participants and their updates' size.
 
 This is the closed form for the simulation of thesis 4.5. Clients' updates h have the mean μ and the variances s²,
-summed over the weights; an encoding that is unbiased and draws for each client by itself returns h~ with E|h~ - h|² =
+summed over the weights; an unbiased encoding that draws independently for each client returns h~ with E|h~ - h|² =
 error x |h|². Sampling and encoding then add up:
 
     variance of the mean = (s² + error x (s² + |μ|²)) / n         of n clients, drawn with replacement.
@@ -76,7 +76,7 @@ def times_variance(spread: Spread, error: float, share: float = 1.0) -> float:
 
 
 def keep_for(spread: Spread, clients: int, variance: float) -> float | None:
-    """Return the smallest share of the weights to keep with which the mean has at most this variance.
+    """Return the smallest share of kept weights with which the mean has at most this variance.
 
     It minimises the bytes of one client; the bytes of all clients together only grow with a stronger mask. None if
     even whole updates have a larger variance.

@@ -51,7 +51,7 @@ ACCEPTED = Outcome(Delivery.ACCEPTED)
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
-    """The answer to one attempt at a batch: for the request as a whole, and for its lines.
+    """The answer to one attempt to submit a batch: for the request as a whole, and for its lines.
 
     ``accepted`` is the number of accepted lines, ``rejected`` has the line numbers of the others, from 1, and reasons.
     """

@@ -18,7 +18,7 @@ from fedping.protocol.update import Payloads
 from fedping.protocol.upload import Sending
 
 RESIDUAL = "residual"
-"""Name of error feedback's state, shape (m,), with a client (`fedping.protocol.encodings.error_feedback`)."""
+"""Name of the clients' state of error feedback, shape (m,) (`fedping.protocol.encodings.error_feedback`)."""
 
 _EXACT = 1e-6
 """Maximum distance from 1 of a scale that counts as 1, since numbers are sent as float32."""
@@ -68,7 +68,7 @@ KEEPS = (
     "an upload link keeps state with each client between updates, as 'error-feedback' does, but these clients keep "
     "none. Remove the link, or run it in the laboratory, with 'fedping fleet' on examples, or with 'fedping join'"
 )
-"""Message for clients without state and links that need it."""
+"""Message about links that need a state, for clients without one."""
 
 
 def refuse_state(links: Iterable[Sending]) -> None:

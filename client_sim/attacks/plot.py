@@ -162,7 +162,7 @@ _NOISE = 0
 
 @dataclass(frozen=True)
 class Honest:
-    """The honest updates of a round: their number, mean, and sum of squared differences from it, each (m,)."""
+    """Statistics of a round's honest updates: number, mean, and sum of squared differences from the mean, (m,) each."""
 
     count: int
     mean: FloatArray

@@ -78,8 +78,8 @@ class LabelFlip(Hostile, frozen=True, tag="label_flip"):
     """Train on wrong labels (Biggio et al. 2012; in federated learning Tolpegin et al. 2020, Fang et al. 2020).
 
     Class l of c becomes c - 1 - l (Fang et al.); with ``source`` and ``target``, only the source class becomes the
-    target class. A number is mirrored between the client's own least and greatest, a choice within the order of its
-    candidates. Each hostile client needs its own examples only.
+    target class. A number is mirrored between the client's least and greatest target; a choice is mirrored within the
+    order of its candidates. Each hostile client needs its own examples only.
 
     Raises:
         InvalidSettings: only one of source and target is given, or both are equal.
@@ -98,8 +98,8 @@ class Poison(Hostile, frozen=True, tag="poison"):
     """Train on poisoned examples: noise on the features, and labels at random (Biggio et al. 2012; Li et al. 2019).
 
     ``deviation`` is the standard deviation of the Gaussian noise on every feature. A label is any class, any number
-    between the client's own least and greatest, or any candidate; pages keep their features. Each hostile client needs
-    its own examples.
+    between the client's least and greatest target, or any candidate; pages keep their features. Each hostile client
+    needs its own examples.
     """
 
     deviation: FromZero = 1.0
@@ -266,4 +266,4 @@ Attack: TypeAlias = (
 )
 
 OfExamples: TypeAlias = LabelFlip | Poison | Backdoor
-"""The attacks that change what hostile clients learn from."""
+"""The attacks that change the examples of hostile clients."""

@@ -1,4 +1,4 @@
-"""Discretisation: features cut into bins whose edges are found from sums of what clients count.
+"""Discretisation: features cut into bins whose edges are found from sums of clients' counts.
 
 Edges are quantiles, or divide the range from the least to the greatest value evenly. Both kinds of edges follow from
 counts alone (:func:`fedping.client_sim.data.federated.quantiles`), and so do the numbers of values in each bin.

@@ -248,7 +248,7 @@ def _is_utf_8(value: bytes) -> bool:
 
 
 def first_no_number(column: Any) -> tuple[int, int]:
-    """Return the first row, from 1, of a column of texts that isn't a number, and the number of such rows."""
+    """Return the number, from 1, of a text column's first row that isn't a number, and the count of such rows."""
     other = np.array([not reads_as_number(text) for text in _plain(column)])
     return int(other.argmax()) + 1, int(other.sum())
 

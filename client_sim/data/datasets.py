@@ -1,6 +1,6 @@
 """The data sets of Python packages, by name. They are read in place and never copied.
 
-To add one: a function that returns a :class:`fedping.client_sim.data.Table`, and a line in ``DATASETS``.
+To add a data set, write a function that returns a :class:`fedping.client_sim.data.Table`, and add it to ``DATASETS``.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def spambase() -> Table:
 
 
 def spambase_logarithms() -> Table:
-    """Return :func:`spambase` with log(1 + x) for every x, all of which have long tails."""
+    """Return :func:`spambase` with log(1 + x) in place of every feature x, because all features have long tails."""
     mails = spambase()
     return replace(mails, x=np.log1p(mails.x))
 

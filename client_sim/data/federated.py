@@ -162,7 +162,7 @@ class Search:
 
 
 def quantiles(data: ExampleData, share: float) -> FloatArray:
-    """Return each feature's smallest value that is at least as large as this share of all examples, shape (d,).
+    """Return each feature's smallest value that at least this share of all examples doesn't exceed, shape (d,).
 
     It equals NumPy's ``inverted_cdf`` quantile of the pooled values to the bit. The counts of all clients are computed
     together, because only their sum is used.
@@ -187,7 +187,7 @@ def begun(share: float, examples: int, features: int) -> Search:
 
 
 def client_counts(data: ExampleData, search: Search) -> NDArray[np.int64]:
-    """Return each client's answer: the number of its values with the prefix for each next byte.
+    """Return each client's answer: its numbers of values with the prefix, by their next byte.
 
     Returns:
         Shape (k, d, 256).

@@ -215,7 +215,7 @@ def _first_line(path: Path) -> bytes:
 
 
 def _first_odd_row(path: Path) -> tuple[int, int, int] | None:
-    """Return the first row with another number of values than there are names: its number, and both counts.
+    """Return the first row whose number of values differs from that of names: the row's number, and both counts.
 
     Rows are counted from 1 after the row of names, as elsewhere. Arrow reports the number only in a single thread.
     """

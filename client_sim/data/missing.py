@@ -132,7 +132,7 @@ def filling(train: ExampleData) -> Filling:
 
 @dataclass(frozen=True)
 class Indicators:
-    """Further features that are 1 where others are missing.
+    """Additional features that are 1 where another feature is missing.
 
     Attributes:
         names: of the columns, one for all features of a column of texts, e of them.

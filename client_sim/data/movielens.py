@@ -64,7 +64,7 @@ def movielens() -> Table:
 
 
 def movielens_genres() -> Table:
-    """Return :func:`movielens` with the genres as only features, so that only the model can learn a user's taste."""
+    """Return :func:`movielens` with only the genres as features, so that only a user's model can have its taste."""
     ratings = movielens()
     genres = len(ratings.features) - len(PAST)
     return replace(ratings, x=np.ascontiguousarray(ratings.x[:, :genres]), features=ratings.features[:genres])

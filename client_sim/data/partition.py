@@ -206,7 +206,7 @@ Owner = NDArray[np.intp]
 
 
 _OWNERS: Makers[Callable[[Table, Any, np.random.Generator], Owner]] = Makers()
-"""The function that returns the owner of each row, by the type of its settings."""
+"""Functions that return the owner of each row, by the type of their settings."""
 
 
 @_OWNERS.of(Iid)
@@ -391,7 +391,7 @@ def _labels(table: Table, way: str) -> NDArray[np.int64]:
 
 @_OWNERS.of(OwnPartition)
 def own(table: Table, settings: OwnPartition, random: np.random.Generator) -> Owner:
-    """Return the owners, clients from 0 or -1 for none, that a user's function of (table, random) assigns to rows.
+    """Return the client of each row, -1 for none, from a user's function of (table, random).
 
     A class has a method ``owners`` with these arguments.
 

@@ -104,7 +104,7 @@ def _of_both(feature: Equal | Product, q: Any, x: Any) -> Values | None:
 
 
 def is_equal(q: Any, x: Any) -> bool | None:
-    """Return whether two texts, numbers or flags are equal; None if their types differ or are others."""
+    """Return whether two texts, numbers or flags are equal; None for different types, or any other type."""
     for kind in (number, text, flag):
         if kind(q) is not None and kind(x) is not None:
             return bool(kind(q) == kind(x))

@@ -56,7 +56,7 @@ class Source(Protocol):
     def of(self, clients: NDArray[np.int64], iteration: int, applied: FloatArray) -> ClientData[Any]:
         """Return the examples of these clients, ascending numbers, in an iteration.
 
-        ``applied`` are the weights that rank what they see, shape (m,).
+        ``applied`` are the weights that rank the clients' lists or pages, shape (m,).
         """
         ...
 
@@ -83,7 +83,7 @@ class MadeData:
         return len(self.keys)
 
     def batch(self, clients: Clients) -> Batch:
-        """Return all examples of these clients; each depends on its client and number alone."""
+        """Return all examples of these clients; an example depends only on its client and its number."""
         place = np.arange(int(self.sizes[clients].max(initial=0)))
         weight = (place < self.sizes[clients][:, None]).astype(np.float64)
         return self.make(child_keys(self.keys[clients][:, None], place), weight)

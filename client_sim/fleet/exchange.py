@@ -155,7 +155,7 @@ class Fetcher:
     async def fetch(self, clients: Iterable[int], within: float = 0.0) -> None:
         """Request the newest version for each client, at a random moment within a number of seconds.
 
-        The jitter is what the system of 2018 lacked: all of its clients asked in the same minute.
+        The system of 2018 had no such jitter: all of its clients asked in the same minute.
         """
         groups = self._by_line(clients) if self._together else [[client] for client in clients]
         self._connection.random.shuffle(groups)
@@ -188,8 +188,8 @@ class Fetcher:
     async def _fetch_staged(self, line: str, clients: list[int], newest: Fetched) -> list[int]:
         """Return the clients that get the staged version that a document names, once it is in the cache.
 
-        Its tag is the newest document's, so that clients notice the end of the stage. If the staged version is not
-        available, they take the newest, as all others do.
+        The staged version gets the newest document's tag, so that clients notice the end of the stage. If the staged
+        version is not available, these clients take the newest version, like all others.
         """
         staged = newest.document.staged
         if staged is UNSET:
@@ -253,8 +253,8 @@ class Outbox:
     async def deliver(self, within: float = 0.0) -> None:
         """Post every ping, each at a random moment within a number of seconds, until it is settled.
 
-        Returns when each is accepted, rejected or set aside. Pings for which the server requested more time stay
-        untouched. If cancelled, unanswered pings stay here.
+        The call returns when each ping is accepted, rejected or set aside. Pings for which the server requested more
+        time are not posted. If the call is cancelled, unanswered pings stay in the outbox.
         """
         now = _clock()
         due = [ping for ping in self._states if self._not_before.get(ping, now) <= now]

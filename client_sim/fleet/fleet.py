@@ -54,7 +54,7 @@ _ITSELF = np.zeros(1, np.int64)
 
 @dataclass
 class Live:
-    """The present activity of a fleet, for display; ``stage`` names what it waits for."""
+    """The present activity of a fleet, for display; ``stage`` names the step that the fleet waits for."""
 
     iteration: int = 0
     stage: str = "starting"
@@ -228,7 +228,7 @@ class Fleet:
         await self._transport.close()
 
     def versions(self) -> dict[str, int]:
-        """Return the newest version of each line that a client holds, -1 for none."""
+        """Return the newest version that any client holds, by line; -1 for none."""
         newest = {line.name: NO_VERSION for line in self.study.lines}
         for position, arm in enumerate(self.study.arms):
             if arm.line is not None:
@@ -288,7 +288,7 @@ def _models(study: PublicStudy) -> dict[str, Model[Any]]:
 def _states(
     study: PublicStudy, models: Mapping[str, Model[Any]], seed: int, states_of: StatesOf
 ) -> tuple[dict[str, ClientStates], bool]:
-    """Return the storage of clients' state by arm, and whether any training keeps state.
+    """Return the stores for clients' state by arm, and whether any training keeps state.
 
     Each seed, training and model has its own state; arms of a line with the same training share one.
     """
@@ -308,7 +308,7 @@ def _states(
 def states_in(
     study: str, line: PublicLine, arm: Arm, model: Model[Any], seed: int, states_of: StatesOf
 ) -> tuple[ClientStates, bool]:
-    """Return the storage of the state of an arm's clients that train a line, and whether they keep any."""
+    """Return the store for the state of an arm's clients that train a line, and whether they keep any state."""
     training = training_of(line, arm)
     first = algorithm_for(training).init_state(bare(model))
     settings = f"{digest_of(training)}, model {digest_of(line.spec)}"
@@ -316,7 +316,7 @@ def states_in(
 
 
 def sent_in(study: PublicStudy, seed: int, states_of: StatesOf) -> tuple[dict[str, ClientStates], bool]:
-    """Return the storage of the upload links' state by line, and whether any link has state."""
+    """Return the stores for the upload links' state by line, and whether any link has state."""
     firsts = {line.name: first_state(sending(line), line.spec.m) for line in study.lines}
     links = {line.name: in_words(line.upload) for line in study.lines}
     owners = {name: f"study {study.name}, line {name}, seed {seed}, upload {links[name]}" for name in firsts}
@@ -330,7 +330,7 @@ def owners_of(study: str, line: str, seed: int) -> str:
 
 
 def _sources(users: PopulationOf, settings: FleetSettings) -> SourceOf:
-    """Return the examples of any model: users' searches if it ranks pages, else examples."""
+    """Return a function that returns a model's examples: users' searches if the model ranks pages, else others."""
 
     def source(spec: ModelSpec, model: Model[Any]) -> Source:
         if ranks_pages(bare(model)) and settings.examples.data is None:

@@ -49,8 +49,8 @@ from fedping.protocol.upload import Sending
 class KeystrokeSettings:
     """Settings of keystrokes: one character is always typed; the number of further ones is exponential, rounded down.
 
-    A choice below the top costs one key down for each place. The characters don't depend on the ranking, so a study on
-    synthetic users has no effect on them, unlike the study of 2018 (thesis 7.5).
+    A choice below the top takes one press of the down key for each place. The characters don't depend on the ranking,
+    so a study on synthetic users has no effect on them, unlike the study of 2018 (thesis 7.5).
 
     Attributes:
         mean_characters: typed before the choice, at least 1.
@@ -155,7 +155,7 @@ class Ranking:
 
     @cached_property
     def trained(self) -> Model[Any]:
-        """The same model, with the bounds of clients' local weights, if any."""
+        """The model of :attr:`learner`, with the bounds of clients' local weights, if any."""
         return bounded(self.learner, self.spec, self.training)
 
     def scores(self, pages: PageTable) -> FloatArray:
@@ -211,7 +211,7 @@ class Interactions:
 
     @property
     def update_bytes(self) -> int:
-        """The size of the updates that are sent, as encoded."""
+        """The size of the sent updates, as encoded, in bytes."""
         if self.update is None:
             return 0
         sizes = size_of_updates(self.update)
@@ -365,7 +365,7 @@ def stored_scores(scores: FloatArray, pages: PageTable) -> FloatArray:
 class Browsers:
     """The ranking and training of the browsers of a study of interactions, arm by arm.
 
-    An arm without a line ranks as the first line's version 0, or as a browser outside studies.
+    An arm without a line ranks like the first line's version 0, or like a browser outside studies.
 
     Args:
         study: the study, checked by :func:`fedping.client_sim.learning.checking.check_clients`.

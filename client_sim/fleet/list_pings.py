@@ -75,7 +75,7 @@ class ListPings:
             )
 
     def later(self, outcomes: Sequence[Followed]) -> Iterator[tuple[int, UUID, bytes]]:
-        """Yield for each later outcome its list, its document id and its JSON."""
+        """Yield the list, the document id and the JSON of each later outcome."""
         head = payload_head(OUTCOME.name, self.version, self.arm)
         for each in outcomes:
             if each.ages is None:

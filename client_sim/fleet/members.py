@@ -103,7 +103,7 @@ def last_known(names: Sequence[str], weights: FloatArray, before: FloatArray | N
 class Attackers:
     """The hostile clients of a fleet: some of those in arms that submit updates, or invented ones in addition.
 
-    Invented ids are enrolled by their hash, as all others: an attacker tries ids until one falls into an arm that
+    Invented ids are enrolled by their hash, like all others: an attacker tries ids until one falls into an arm that
     submits. Each of them searches or trains like a client.
 
     Raises:
@@ -160,7 +160,7 @@ def corrupt_updates(plot: Plot | None, who: NDArray[np.int64]) -> Corruption | N
 
 @dataclass(frozen=True, kw_only=True)
 class Members:
-    """The clients of a round's pings: those of a fleet, or the one of an institution.
+    """The clients of a round's pings: a fleet's clients, or an institution's single client.
 
     Attributes:
         study: the study that they take part in.

@@ -1,4 +1,4 @@
-"""The JSON of pings: one of each interaction, and one of each client's model update.
+"""The JSON of pings: a ping for each interaction, or for each client's model update.
 
 A cohort's model updates are all written at once: numbers become text column by column.
 """

@@ -79,7 +79,7 @@ SIMULATED = Simulated()
 
 
 class MakesVectors(Protocol):
-    """Makes the vectors of a line's clients, as :class:`fedping.client_sim.privacy.Contributor` does."""
+    """Makes the vectors of a line's clients, like :class:`fedping.client_sim.privacy.Contributor`."""
 
     frame: Frame
 

@@ -1,8 +1,8 @@
 """Replay of recorded pings: a load test of a deployment, for any model and any type of ping.
 
-A recording is Parquet, as ingest lands it, or NDJSON, as the batch endpoint takes it. It is read one row group or line
-at a time and may be larger than memory. A replay trains no model: the recorded updates belong to the weights of their
-time.
+A recording is Parquet, as written by ingest, or NDJSON, as accepted by the batch endpoint. It is read one row group or
+line at a time and may be larger than memory. A replay trains no model: the recorded updates belong to the weights of
+their time.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class Recording:
         self._length = {arm.name: lengths.get(arm.line or "", 0) for arm in study.arms}
 
     def _type_of(self, file: Place, names: Sequence[str]) -> DocumentType:
-        """Return the type of the pings in a file: later outcomes have no update, and an age."""
+        """Return the type of the pings in a file: later outcomes have an age but no update."""
         is_later = self._later is not None and "age" in names and "update" not in names
         return self._later if is_later and self._later is not None else self._document
 

@@ -81,7 +81,7 @@ class Roster:
         return child_keys(child_keys(child_keys(self._root, _ITERATIONS), iteration), np.arange(len(self.ids)))
 
     def attend(self, iteration: int, behaviour: Behaviour) -> Attendance:
-        """Return the clients that take part in an iteration; call it once for each, in order."""
+        """Return the clients that take part in an iteration; call this once per iteration, in order."""
         mood = moods(behaviour, self.keys(iteration))
         enrolled = self.arm != NOT_ENROLLED
         returning = (self._silent_until == iteration) & (iteration > 0)

@@ -59,8 +59,8 @@ class ArmSummary(Struct, frozen=True, kw_only=True):
     """The interactions of one arm. Means are over pings with a choice; None without any.
 
     ``top_share`` is the accuracy of thesis 7.3: the share of choices that were displayed at the top. For model updates,
-    ``selected`` are the pings with an example, ``loss`` is the mean over examples, and the other two are None.
-    ``update_bytes`` counts the encoded updates in all pings: 4 bytes per weight of a dense one.
+    ``selected`` are the pings with an example, ``loss`` is the mean over examples, and ``rank`` and ``top_share`` are
+    None. ``update_bytes`` counts the encoded updates in all pings: 4 bytes per weight of a dense one.
     """
 
     arm: str

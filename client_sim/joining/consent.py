@@ -71,7 +71,8 @@ def planned(member: Membership, book: Book, versions: int, person: str | None, *
 
     In sums of institutions the study sets the noise of each version, so that a smaller budget allows fewer versions.
 
-    Raises: BudgetEnded: nothing is left.
+    Raises:
+        BudgetEnded: nothing is left.
         InvalidSettings: the study has too little noise for a single version.
     """
     if book.left <= LEAST_LEFT * book.allowed:
@@ -252,7 +253,7 @@ def _protected(consent: Consent, member: Membership, table: Table, book: Book) -
 
 
 def _in_sums(consent: Consent) -> str:
-    """Return the assumptions behind the protection in sums of institutions; none for protection by each institution."""
+    """Return the assumptions behind the protection in sums of institutions; "" without sums of institutions."""
     if not consent.institutions:
         return ""
     alone = epsilon_of(consent.mu_alone, consent.delta)

@@ -134,7 +134,7 @@ class Deciding:
 
 
 def decide(member: Membership, folder: StateFolder, rows: Table, chosen: Chosen) -> Deciding:
-    """Return whether and how an institution's rows are protected.
+    """Return the decision on the protection of an institution's rows.
 
     The choice of this run has precedence, then the folder's, then the default: protected rows.
 
@@ -142,7 +142,7 @@ def decide(member: Membership, folder: StateFolder, rows: Table, chosen: Chosen)
         InvalidSettings: the rows can't be protected, and the person doesn't accept that they can be computed.
         Undecided: a person has to decide first.
         LedgerTrouble: the table's ledger is lost or damaged.
-        BudgetEnded: its budget is spent.
+        BudgetEnded: the table's budget is spent.
     """
     before = folder.consent
     if chosen.accepts and consents.row_sums_of(member.line) is not None:

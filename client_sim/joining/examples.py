@@ -238,7 +238,7 @@ def _check_there(wanted: list[str], names: list[str], path: Path) -> None:
 
 
 def _names_trouble(wanted: list[str], names: list[str], missing: list[str], twice: list[str]) -> str:
-    """Return the problem of a file's column names; a file without names has a row of values there."""
+    """Return the problem of a file's column names, which in a file without names are a row of values."""
     if any(reads_as_number(part) for name in names for part in re.split(r"[;\t|]", name)):
         lacks = f"no column '{missing[0]}', and " if missing else ""
         return f"has {lacks}numbers in its first row; the row of names seems to be missing, so put the names first"
@@ -258,7 +258,7 @@ def _names_trouble(wanted: list[str], names: list[str], missing: list[str], twic
 def _feature(column: Any, feature: Feature, agreed: bool, spelled: Any = None) -> FloatArray:
     """Return the features of a column, shape (N, width); ``agreed`` is whether its kind was agreed on.
 
-    ``spelled`` is a column of categories as a CSV file spells it, if it was not read as texts.
+    ``spelled`` is a column of categories in a CSV file's spelling, if it was not read as texts.
     """
     if feature.categories is not None:
         names, each = _names_in(column, feature.name, spelled)
@@ -269,7 +269,7 @@ def _feature(column: Any, feature: Feature, agreed: bool, spelled: Any = None) -
 
 
 def _numbers(column: Any, name: str, meant: bool) -> FloatArray:
-    """Return a column of numbers, shape (N,); ``meant`` excludes that it holds categories.
+    """Return a column of numbers, shape (N,); ``meant`` is whether numbers were agreed on, so categories are excluded.
 
     Raises:
         FedpingError: the column has other values; a single value that isn't a number makes all of them texts.

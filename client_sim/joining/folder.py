@@ -109,24 +109,24 @@ class Consent(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def cost(self) -> float:
-        """μ² of a training."""
+        """Privacy cost of a training: μ² of Gaussian differential privacy."""
         return self.sums / self.noise**2
 
     @property
     def cost_of_evaluation(self) -> float:
-        """μ² of an evaluation on held-out rows."""
+        """Privacy cost of an evaluation on held-out rows: μ² of Gaussian differential privacy."""
         return 1 / self.noise_evaluation**2
 
     @property
     def mu(self) -> float:
-        """μ of a row, or person, over all versions together."""
+        """Gaussian differential privacy μ of a row, or person, over all versions together."""
         evaluation = self.cost_of_evaluation if self.noise_evaluation else 0.0
         each = max(self.cost, evaluation) if self.person is None else self.cost + evaluation
         return composed([each**0.5] * (self.versions or 0))
 
     @property
     def mu_alone(self) -> float:
-        """μ if all other institutions in the sums collude, so that the only noise is the institution's share."""
+        """The μ of :attr:`mu` if all other institutions collude, so that only this institution's noise counts."""
         return self.mu * self.noise / self.share if self.share else self.mu
 
 

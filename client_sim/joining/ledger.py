@@ -162,17 +162,17 @@ class Book:
 
     @cached_property
     def allowed(self) -> float:
-        """μ² of the budget."""
+        """The budget as μ² of Gaussian differential privacy."""
         return mu_of(*self.budget) ** 2
 
     @cached_property
     def spent(self) -> float:
-        """μ² of everything that was, or may have been, released about any row."""
+        """Privacy cost, μ², of everything that was, or may have been, released about any row."""
         return _spent(self.entries)
 
     @property
     def left(self) -> float:
-        """μ² that may still be spent."""
+        """The remaining budget, as μ²."""
         return max(0.0, self.allowed - self.spent)
 
     @property

@@ -66,7 +66,7 @@ class Protection:
 
     @property
     def cost(self) -> float:
-        """μ² of a ping."""
+        """Privacy cost of a ping: μ² of Gaussian differential privacy."""
         return self.consent.cost if self.role == "training" else self.consent.cost_of_evaluation
 
     def model(self, member: Membership) -> ProtectedRows:

@@ -21,7 +21,7 @@ from fedping.protocol.privacy import METRICS, Frame, frame_of
 from fedping.protocol.study import PublicLine
 
 MOST_OF_PENALTY = 2.0**48
-"""Maximum number of a penalty in a vector, so that sums of 10,000 institutions stay within 64 bits."""
+"""Maximum value of a penalty in a vector, so that sums of 10,000 institutions stay within 64 bits."""
 
 
 class SummedRows(ProtectedRows):

@@ -116,7 +116,7 @@ class MaySendNothing(Protocol):
     """An algorithm in which a client's training may end without an update to send."""
 
     def sends(self, keys: Keys, state: State) -> NDArray[np.bool_]:
-        """Return whether each of k clients will send an update; arguments as in the next :meth:`Algorithm.update`."""
+        """Return whether each of k clients will send an update, given the arguments of :meth:`Algorithm.update`."""
         ...
 
 

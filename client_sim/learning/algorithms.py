@@ -192,7 +192,7 @@ def steps_taken(training: Training, sizes: NDArray[np.integer]) -> FloatArray:
 
 
 def with_more(model: Model[Any], training: Training) -> Model[Any]:
-    """Return a model as published for a training.
+    """Return the published form of a model, for a training.
 
     The published model has no blocks that stay with the clients, but has any additional arrays that the algorithm
     needs.

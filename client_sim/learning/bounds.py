@@ -47,7 +47,7 @@ class Bounded(Around):
 
 
 def bounded(model: Model[Any], spec: ModelSpec, training: Training | None) -> Model[Any]:
-    """Return a model that knows a spec's constraints; the same model if clients have no weights of their own.
+    """Return a model that knows a spec's constraints; the given model if clients have no weights of their own.
 
     Local blocks don't count: a spec doesn't describe them, and its constraints are for the shared weights.
     """

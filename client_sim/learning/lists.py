@@ -1,4 +1,4 @@
-"""Lists of items as a batch and as a fleet's data: the examples of models of features."""
+"""Lists of items, the examples of models of features, as a batch and as a fleet's data."""
 
 from __future__ import annotations
 

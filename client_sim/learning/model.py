@@ -118,7 +118,7 @@ class HasBounds(Protocol):
     """A model whose spec has constraints, which hold for clients' own weights as well."""
 
     def within(self, weights: Floats, free: NDArray[np.bool_]) -> Floats:
-        """Return weights that the constraints allow, near these; both of shape (k, m).
+        """Return weights near ``weights`` that the constraints allow, shape (k, m).
 
         Args:
             weights: the clients' weights.
@@ -131,7 +131,7 @@ class HasBounds(Protocol):
 class Mixes(Protocol):
     """A model of :class:`fedping.client_sim.learning.batch.Examples` whose predictions can be mixed with others.
 
-    The loss of a mixture is its prediction's loss, a square or a cross-entropy, so the model only has to give the
+    The loss of a mixture is its prediction's loss, a square or a cross-entropy, so the model only needs to return the
     gradient of its predictions. A model that predicts probabilities has the number of classes as ``classes``.
     """
 

@@ -205,6 +205,6 @@ def _weights(model: Model[Any], start: ArrayLike | None, step: Step | Sequence[S
 
 
 def _kind(name: str) -> Kind:
-    """Return the kind of a weight, which is the end of the name of frecency's weights."""
+    """Return the kind of a weight, which frecency's weights have at the end of their names."""
     kinds: dict[str, Kind] = {"Cutoff": "cutoff", "BucketWeight": "bucket_weight", "Bonus": "bonus"}
     return next((kind for end, kind in kinds.items() if name.endswith(end)), "coefficient")

@@ -33,7 +33,7 @@ class ClientSearches:
 
     @property
     def weight(self) -> FloatArray:
-        """1 for each search, 0 for padding, shape (k, n)."""
+        """The weight of each search: 1, or 0 for padding, shape (k, n)."""
         there: FloatArray = (self.rows != NO_EXAMPLE).astype(np.float64)
         return there
 
@@ -64,7 +64,7 @@ class ClientSearches:
 
     @property
     def there(self) -> tuple[NDArray[np.intp], Searches]:
-        """The client of each search without padding, in row order, and those searches."""
+        """The searches without padding, in row order, after the client of each."""
         client, place = np.nonzero(self.rows != NO_EXAMPLE)
         rows = self.rows[client, place]
         if len(rows) and (np.diff(rows) == 1).all():  # contiguous: no copy

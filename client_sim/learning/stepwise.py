@@ -30,7 +30,7 @@ class Stepwise:
 
     A subclass has four methods, and ``init_state(model)`` if clients keep a state:
 
-    - ``begin(weights, state)`` returns what a client works on during a training, a dict of arrays;
+    - ``begin(weights, state)`` returns ``local``, a dict of arrays that a client changes during a training;
     - ``at(weights, local)`` returns the weights at which the gradient is taken, shape (m,);
     - ``step(weights, local, gradient)`` returns the next ``local``;
     - ``end(weights, local, state)`` returns the update, which the server adds, and the next state.

@@ -47,8 +47,8 @@ class Reduces(Protocol):
     def reduced(self, names: frozenset[str], others: Floats, batch: Any) -> tuple[Model[Any], Any] | None:
         """Return the model of the arrays of these names and its examples; None if there is no smaller model.
 
-        The gradients have to equal the whole model's, and the losses may differ by terms that these arrays do not
-        change.
+        The gradients have to equal the whole model's. The losses may differ by terms that don't depend on these
+        arrays.
 
         Args:
             names: the arrays that are the smaller model's weights.

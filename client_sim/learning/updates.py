@@ -275,7 +275,7 @@ def updates_of_fleet(
 
 
 def _one_training_each(clients: NDArray[np.integer[Any]]) -> Iterator[NDArray[np.intp]]:
-    """Yield the positions of each client's first training, then of each client's second one, and so on."""
+    """Yield the positions of all clients' first trainings, then of their second trainings, and so on."""
     order = np.argsort(clients, kind="stable")
     ordered = clients[order]
     number = np.arange(len(ordered)) - np.searchsorted(ordered, ordered, side="left")

@@ -6,7 +6,7 @@ precision, it is smooth in bucket weights and bonuses:
     visited:    visit_count / sampled × sum over visits of weight × bonus / 100
     unvisited:  first bucket weight × bonus / 100
 
-The cutoffs only decide which bucket a visit falls into. A small change of a cutoff has almost always no effect, so the
+The cutoffs only decide which bucket a visit falls into. A small change of a cutoff almost never has an effect, so the
 gradient of cutoffs is zero. Finite differences do show their effect.
 
 Page by page, scores equal those of :mod:`fedping.client_sim.models.reference` bit for bit. The points of a visit depend
@@ -33,7 +33,7 @@ from fedping.client_sim.models.ranking_model import check_weights
 
 
 class FrecencyWeights(NamedTuple):
-    """The weights in wire order; the defaults are what the browser shipped, except for two.
+    """The weights in wire order; all defaults but two are the values that the browser shipped.
 
     The browser gave redirect targets of unknown origin bonuses of 50 and 40. The study started these bonuses at 0,
     also in its control arm, so that control and version 0 rank in the same way.

@@ -20,8 +20,8 @@ class RankingModel(Protocol):
     """A model that scores every page and computes updates of its weights.
 
     All methods use the same ``weights``, shape (m,), in the order of :attr:`weight_names`, for all pages: clients with
-    different versions must be grouped by version. Memory stays bounded, however many searches there are. A wrong number
-    of weights raises :class:`fedping.protocol.errors.InvalidSettings`.
+    different versions must be grouped by version. Memory is bounded for any number of searches. A wrong number of
+    weights raises :class:`fedping.protocol.errors.InvalidSettings`.
     """
 
     @property

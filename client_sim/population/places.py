@@ -72,7 +72,7 @@ def profile_roots(home: Path, environment: Mapping[str, str]) -> list[Path]:
 
 
 def _default_places(home: Path, environment: Mapping[str, str]) -> Path:
-    """Return the history of the first default profile that has one.
+    """Return the history of the first default profile with a history.
 
     An installation's own default takes precedence over the profile marked as default; among several Firefoxes, the most
     recently written history wins.

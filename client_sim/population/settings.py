@@ -91,9 +91,9 @@ class PopulationSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     iteration to the next.
 
     Not in the thesis, but used by full frecency (for the linear model, zeros give the thesis' users): a share
-    ``other_visits`` of visits is embed, redirect, download, framed link or reload, all equally likely.
-    ``redirect_sources`` of visits redirected onward, half of them permanently. ``bookmarked`` of pages have a bookmark,
-    and ``unvisited`` of pages are bookmarks never visited.
+    ``other_visits`` of visits is embed, redirect, download, framed link or reload, all equally likely. A share
+    ``redirect_sources`` of visits redirected onward, half of them permanently. A share ``bookmarked`` of pages have a
+    bookmark, and a share ``unvisited`` of pages are bookmarks that were never visited.
 
     Raises:
         InvalidSettings: the kinds don't sum to 1, the numbers of searches are in the wrong order, or the true weights

@@ -121,7 +121,7 @@ def frecency_pages(keys: Keys, settings: PopulationSettings) -> PageTable:
 
 
 def number_of_visits(uniform: FloatArray, settings: PopulationSettings) -> NDArray[np.int64]:
-    """Return exponential numbers with the mean of the settings, rounded up to at least 1, from uniform ones."""
+    """Return exponential numbers with the settings' mean, rounded up to at least 1, from uniform numbers."""
     drawn = -settings.mean_visits * np.log1p(-uniform)
     return np.maximum(np.ceil(drawn), 1).astype(np.int64)
 
@@ -169,7 +169,7 @@ def _onward(keys: Keys, settings: PopulationSettings) -> NDArray[np.uint8]:
 def _counter(
     types: NDArray[np.uint8], visits: NDArray[np.int64], uniform: FloatArray, settings: PopulationSettings
 ) -> NDArray[np.int64]:
-    """Return the stored counter, which omits some types: by counting in the sample, by their share for other visits.
+    """Return the stored counter, which omits some types: exactly in the sample, by the types' share beyond it.
 
     A visited page counts at least one, because a page with no counted visits would never be suggested.
     """

@@ -1,7 +1,7 @@
 """Exact draws of whole numbers from random bytes, so that proofs about their probabilities apply.
 
-Bernoulli trials with probability e^-γ, discrete Laplace and discrete Gaussian by Canonne, Kamath and Steinke, "The
-Discrete Gaussian for Differential Privacy" (2020), algorithms 1 to 3. Probabilities are never floats.
+Bernoulli trials with probability e^-γ, discrete Laplace and discrete Gaussian draws follow algorithms 1 to 3 of
+Canonne, Kamath and Steinke, "The Discrete Gaussian for Differential Privacy" (2020). Probabilities are never floats.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Draw: TypeAlias = Callable[[int], bytes]
 """Function that returns a number of random bytes."""
 
 _FRACTION = 2**20
-"""Denominator to which an ε is rounded down, so that it has the same exact value in every language."""
+"""Denominator of the fraction to which an ε is rounded down, so that every language has the same exact value."""
 
 
 class Chance:

@@ -123,7 +123,7 @@ class Sharer:
 
     A ping's shares are made once: a retry has the same bytes. Sealing draws a new key for each message from the
     operating system, so that equal seeds give equal shares, but never equal payloads. Sealing takes about 150 µs a
-    ping; all other steps, for many pings at once, take a few µs, or with proofs another 150 µs.
+    ping; all other steps, for many pings at once, take a few µs, or with proofs about as long as sealing.
 
     Args:
         study: the study.

@@ -61,7 +61,7 @@ class Judge:
     seed: int
 
     def recovered(self, version: int, weights: FloatArray, iteration: int = 0) -> Recovered:
-        """Return a version's match with an iteration's true weights; ``weights`` has shape (m,)."""
+        """Return the match of a version, with weights of shape (m,), with an iteration's true weights."""
         utility = self.users.utilities(self._lists, iteration)
         wanted = self.users.wanted(iteration)
         tops = [self._top(utility, by) for by in (self.start, weights, wanted)]

@@ -92,9 +92,10 @@ class Visits:
 def chosen(look: Look, utility: FloatArray, gumbel: FloatArray, considered: FloatArray) -> NDArray[np.intp]:
     """Return the place of the chosen item in each list, -1 for none, shape (N,).
 
-    With ``all``, users see all items and take the best. With ``place``, an item's appeal is 1 / place^1.35 if it is
-    attractive, else 0. With ``consider``, they consider each item with probability 1 / place^0.82 and take the best of
-    these. With ``cascade``, they look from the top down and take the first item that is good enough.
+    With ``all``, users see all items and take the best. With ``place``, the probability of a choice is proportional to
+    an item's attractiveness, 1 / (1 + exp(2 - utility)), times 1 / place^1.35. With ``consider``, they consider each
+    item with probability 1 / place^0.82 and take the best of these. With ``cascade``, they look from the top down and
+    take the first item that is good enough.
 
     Args:
         look: the way in which users look.

@@ -132,5 +132,5 @@ class OortSampler:
         return np.sort(np.concatenate(drawn))
 
     def estimates(self, weighting: Weighting) -> frozenset[FullUpdate]:
-        """Return the estimated full updates: unbiased only if every round has all clients."""
+        """Return the full updates that are estimated without bias: none unless every round has all clients."""
         return evenly(self.sizes, weighting, everyone=True) if self.clients == len(self.sizes) else NEITHER

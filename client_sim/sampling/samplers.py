@@ -94,7 +94,7 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
 class PowerOfChoice(
     Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="power_of_choice"
 ):
-    """The ``clients`` with the largest losses among ``candidates`` drawn by size (Cho, Wang and Joshi 2020).
+    """The ``clients`` clients with the largest losses among ``candidates`` drawn by size (Cho, Wang and Joshi 2020).
 
     Candidates are different clients, drawn with probability n_i/n. ``losses`` is the loss to compare by: ``newest``, at
     the newest weights, which each candidate fetches (the paper's pow-d); or ``last``, the loss that each client sent
@@ -114,9 +114,9 @@ class PowerOfChoice(
 
 
 class Oort(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="oort"):
-    """``clients`` by utility, with a share of clients that have never taken part (Lai et al. 2021).
+    """``clients`` clients by utility, including a share that have never taken part (Lai et al. 2021).
 
-    A client's utility is that of its data, sqrt(|B| Σ loss²) over its |B| examples when it last took part, scaled to 0
+    A client's utility is its data utility when it last took part, sqrt(|B| Σ loss²) over its |B| examples, scaled to 0
     ... 1 over the clients, plus a bonus for time away. The utility of slow clients is lowered.
 
     Attributes:
@@ -254,7 +254,7 @@ class BySizeSampler:
         return np.sort(drawn_by_size(self._ends, self.clients, generator(self.seed, "sample", round_number)))
 
     def estimates(self, weighting: Weighting) -> frozenset[FullUpdate]:
-        """Return the estimated full updates; a drawn client's update has the mean over examples (thesis 3.1)."""
+        """Return the full updates that are estimated without bias: see :func:`by_size` (thesis 3.1)."""
         return by_size(self.sizes, weighting)
 
 
@@ -294,7 +294,7 @@ class ClusterSampler:
         return np.sort(np.concatenate([self._members[group] for group in drawn]))
 
     def estimates(self, weighting: Weighting) -> frozenset[FullUpdate]:
-        """Return the estimated full updates: none if groups differ in size, where the mean is a ratio of sums."""
+        """Return the full updates that are estimated without bias: none if groups differ in size."""
         counted = self.sizes if weighting == "examples" else np.ones_like(self.sizes)
         totals = np.array([counted[some].sum() for some in self._members])
         if self.clusters < len(totals) and not same_size(totals):
@@ -314,7 +314,7 @@ class AllSampler:
         return np.arange(len(self.sizes))
 
     def estimates(self, weighting: Weighting) -> frozenset[FullUpdate]:
-        """Return the estimated full updates; the mean of all clients is the full update itself."""
+        """Return the full updates that are estimated without bias: the mean of all clients is the full update."""
         return BOTH if same_size(self.sizes) else frozenset({full_update(weighting)})
 
 
@@ -333,7 +333,7 @@ class UniformSampler:
         return np.sort(random.choice(len(self.sizes), self.clients, replace=False, shuffle=False))
 
     def estimates(self, weighting: Weighting) -> frozenset[FullUpdate]:
-        """Return the estimated full updates; every client is equally likely to be drawn."""
+        """Return the full updates that are estimated without bias: every client is equally likely to be drawn."""
         return evenly(self.sizes, weighting, everyone=self.clients == len(self.sizes))
 
 
@@ -353,7 +353,7 @@ class BernoulliSampler:
         return np.sort(random.choice(len(self.sizes), count, replace=False, shuffle=False))
 
     def estimates(self, weighting: Weighting) -> frozenset[FullUpdate]:
-        """Return the estimated full updates; given their number, all sets of clients are equally likely."""
+        """Return the full updates that are estimated without bias: sets of equal size are equally likely."""
         return evenly(self.sizes, weighting, everyone=self.share == 1)
 
 
@@ -402,7 +402,7 @@ class StratifiedSampler:
         return members[drawn_by_size(np.cumsum(self.sizes[members]), count, random)]
 
     def estimates(self, weighting: Weighting) -> frozenset[FullUpdate]:
-        """Return the estimated full updates: the same as without strata, because each has its share on average.
+        """Return the full updates that are estimated without bias: the same as without strata, on average.
 
         Weightings that count repeats once, such as ``client``, are the exception: small strata repeat clients more
         often.
@@ -464,7 +464,7 @@ class PowerOfChoiceSampler:
         return np.sort(candidates[order[: self.settings.clients]])
 
     def estimates(self, weighting: Weighting) -> frozenset[FullUpdate]:
-        """Return the estimated full updates: unbiased only if every round has all clients."""
+        """Return the full updates that are estimated without bias: none unless every round has all clients."""
         return evenly(self.sizes, weighting, everyone=True) if self.clients == len(self.sizes) else NEITHER
 
 

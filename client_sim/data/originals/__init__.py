@@ -1,7 +1,7 @@
 """Data sets in their authors' files, which the user has downloaded into a folder: ``[data] name`` and ``folder``.
 
-To add one: a function of a folder and of its settings that returns a :class:`fedping.client_sim.data.Table`, and a line
-in ``ORIGINALS``.
+To add a data set, write a function of a folder and of settings that returns a :class:`fedping.client_sim.data.Table`,
+and add it to ``ORIGINALS``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedping.protocol.settings_file import converted
 def femnist(folder: Path, settings: OfUsers) -> Table:
     """Return handwritten characters of 62 classes by 28 x 28 pixels from 0 to 1; the natural key is the writer.
 
-    From the files of LEAF or of TensorFlow Federated.
+    The files are LEAF's or TensorFlow Federated's.
     """
     parts = tff.femnist_parts(folder)
     return tff.femnist(parts, settings) if parts else leaf.femnist(folder, settings)
@@ -32,7 +32,7 @@ def femnist(folder: Path, settings: OfUsers) -> Table:
 def shakespeare(folder: Path, settings: OfUsers) -> Table:
     """Return sequences of 80 characters, each with the next character; the natural key is the speaking role.
 
-    From the files of LEAF, with 80 classes, or of TensorFlow Federated, with 90.
+    The files are LEAF's, with 80 classes, or TensorFlow Federated's, with 90.
     """
     parts = tff.shakespeare_parts(folder)
     return tff.shakespeare(parts, settings) if parts else leaf.shakespeare(folder, settings)

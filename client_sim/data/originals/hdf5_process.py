@@ -67,7 +67,7 @@ class _Trouble(Struct, frozen=True, tag=True):
 
 
 class _End(Struct, frozen=True, tag=True):
-    """The end: all examples have been sent."""
+    """The last answer: all examples have been sent."""
 
 
 _Answer: TypeAlias = _Examples | _Clients | _Trouble | _End

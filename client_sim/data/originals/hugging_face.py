@@ -1,7 +1,8 @@
 """Data sets of Hugging Face by its library ``datasets``: from a folder saved by ``save_to_disk``, or from the hub.
 
-Only columns that the settings name are read, as Arrow has them. No code of a data set runs: versions of the library
-that can run it are refused. Pictures are decoded from the bytes in the table; paths and addresses in it are not opened.
+Only columns that the settings name are read, in Arrow's types. A data set's code never runs: versions of the library
+that can run it are rejected. Pictures are decoded from the bytes in the table; paths and addresses in the table are
+not opened.
 
 Source: the documentation of ``datasets``, *Process* and *Load*.
 """
@@ -392,6 +393,6 @@ def _decoded(column: Any, name: str) -> Iterator[NDArray[np.uint8]]:
 
 
 def _values(column: Any) -> Iterator[Any]:
-    """Yield the values of a column, a few at a time in memory."""
+    """Yield the values of a column, with only a few in memory at a time."""
     for begin in range(0, len(column), 256):
         yield from column.slice(begin, 256).to_pylist()

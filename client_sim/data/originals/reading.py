@@ -62,7 +62,7 @@ def damaged(file: Path, why: str) -> DamagedFile:
 
 @contextmanager
 def reading(file: Path, *errors: type[Exception]) -> Iterator[None]:
-    """Turn errors of the system, and those given, into a sentence about the file."""
+    """Turn operating system errors, and ``errors``, into a sentence about the file."""
     try:
         yield
     except OSError as error:
@@ -135,7 +135,7 @@ def of_users(
     target: Target,
     most: int | None = None,
 ) -> Table:
-    """Return a table from users' examples; one user may come several times.
+    """Return a table from users' examples; a user may have several blocks.
 
     Args:
         rows: users' examples.

@@ -112,7 +112,7 @@ def _fields(message: memoryview) -> Iterator[tuple[int, int, Any]]:
 
 
 def _varint(message: memoryview, at: int) -> tuple[int, int]:
-    """Return the whole number at a place, and the place behind it."""
+    """Return the whole number at a position, and the position after the number."""
     if at < len(message) and message[at] < 0x80:  # as most are
         return message[at], at + 1
     value = 0

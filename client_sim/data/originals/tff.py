@@ -31,7 +31,7 @@ CHARACTERS = "".join(sorted(f"{ascii_letters}{digits} \n\r!\"#$%&'()*,-./:;?@[]_
 """The 86 characters of Shakespeare in TFF's tutorial and in Reddi et al. 2021, here in the order of Unicode."""
 
 SNIPPET = 80
-"""Characters of an example, as McMahan et al. 2017 have them."""
+"""Number of characters of an example, as in McMahan et al. 2017."""
 
 PADDING = 0
 WORD_COUNTS = "stackoverflow.word_count"
@@ -255,7 +255,7 @@ def _symbols(known: Sequence[str]) -> tuple[str, ...]:
 
 
 def _windows(texts: Sequence[Sequence[int]], length: int) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
-    """Return each symbol of texts but the first ones, shape (n,), after the symbols before it, shape (n, length)."""
+    """Return windows of ``length`` symbols of the texts, shape (n, length), and the symbol after each, shape (n,)."""
     before = [PADDING] * (length - 1)
     windows = [sliding_window_view(np.array([*before, *text], np.int32), length + 1) for text in texts]
     both = np.concatenate([np.empty((0, length + 1), np.int32), *windows])

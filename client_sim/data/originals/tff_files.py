@@ -112,7 +112,7 @@ def _of_sqlite(file: Path, split: str, wanted: Wanted, takes: Takes) -> Iterator
 
 _STEPS_AT_A_TIME = 100_000
 _LEAST_STEPS, _STEPS_OF_A_BYTE = 10_000_000, 16
-"""Maximum SQLite instructions per file: at least, and per byte. A row takes some 20, and at least 8 bytes."""
+"""Limit of SQLite instructions: a minimum, and a number per byte. A row takes some 20, and at least 8 bytes."""
 
 
 def _bound_steps(database: sqlite3.Connection, size: int) -> None:

@@ -18,7 +18,7 @@ class Layer:
 
     Weights are shared by all clients, shape (m,), or each client's own, shape (k, m). With shared weights, one matrix
     product covers all clients' examples. In single precision a layer with one output uses the fastest product; in
-    double precision it keeps the original product, because another one would change the last bits.
+    double precision it keeps the original product, because any other would change the last bits of results.
     """
 
     inputs: int

@@ -24,9 +24,9 @@ _LARGEST_EXPONENT = np.float32(80.0)
 class LogisticRegression(Penalised):
     """The loss is the mean cross-entropy plus l2 / 2 · |w|², where w are the coefficients without the intercepts.
 
-    It has the same minimum as scikit-learn's ``LogisticRegression`` with C = 1 / (l2 · n). Two classes have one score,
-    for class 1: coefficients (features), then the intercept. More classes, c, have a score each: coefficients (features
-    × c), row by row, then c intercepts.
+    It has the same minimum as scikit-learn's ``LogisticRegression`` with C = 1 / (l2 · n). With two classes, the model
+    has one score, for class 1: coefficients (features), then the intercept. With c > 2 classes it has a score for each:
+    coefficients (features × c), row by row, then c intercepts.
     """
 
     features: int

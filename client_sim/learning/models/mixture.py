@@ -168,7 +168,7 @@ def mixture_of(model: Model[Any]) -> Mixture:
 
 
 def pulls_on_shared(mixed: Mixed, pulls: FloatArray) -> FloatArray:
-    """Return the gradients by the shared expert's predictions, given those by the mixed ones."""
+    """Return the gradients by the shared expert's predictions, given the gradients by the mixed predictions."""
     found: FloatArray = pulls * wide(mixed.share, pulls)
     return found
 

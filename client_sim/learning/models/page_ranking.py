@@ -97,7 +97,7 @@ class PageRanking:
 
 
 def _needed(pages: PageTable, searches: Searches) -> tuple[PageTable, Searches]:
-    """Return the pages that these searches need, and the searches with indices into these pages; -1 stays -1."""
+    """Return the pages that these searches need, and the searches with indices of these pages; -1 stays -1."""
     rows, places = np.unique(searches.candidates, return_inverse=True)
     absent = int(np.searchsorted(rows, 0))
     among = places.reshape(searches.candidates.shape) - absent

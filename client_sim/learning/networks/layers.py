@@ -65,7 +65,7 @@ def convolution(
 def _shifted(
     x: Any, sides: Sequence[int], dilation: Sequence[int], ends: Sequence[int], strides: Sequence[int]
 ) -> Iterator[Any]:
-    """Yield, for each position of a kernel, the values that it is multiplied with."""
+    """Yield the values that each position of a kernel is multiplied with."""
     for place in product(*map(range, sides)):
         shift = [at * apart for at, apart in zip(place, dilation, strict=True)]
         cut = (slice(low, low + end, step) for low, end, step in zip(shift, ends, strides, strict=True))

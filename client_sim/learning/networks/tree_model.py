@@ -393,7 +393,7 @@ def _shown(value: Any) -> str:
 
 @lru_cache(maxsize=64)
 def numbers_of_an_example(network: Network) -> int:
-    """Return the number of values that the network computes per example, as the difference of two examples and one."""
+    """Return the number of values that the network computes per additional example."""
     jax = jax_for("a network")
     structure = network.structure
 

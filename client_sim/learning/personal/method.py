@@ -1,4 +1,4 @@
-"""The interface of the personal methods, the division of a client's state, and clients before the first version."""
+"""The interface of the personal methods, the parts of a client's state, and training before a method starts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def own(state: State) -> State:
 
 
 def shared(state: State) -> State:
-    """Return the part of a state of the algorithm for the shared weights, by the algorithm's names."""
+    """Return the part of a state that belongs to the algorithm for the shared weights, by the algorithm's names."""
     return {name: value for name, value in state.items() if not name.startswith(_OWN)}
 
 

@@ -37,7 +37,7 @@ _FIRST_TURN = OWN_DRAWS + 1
 """Index of a client's child key that draws the part (w or v) that the client trains first."""
 
 _OF_WEIGHTS, _OF_VECTOR = 1, 2
-"""The part whose turn is next; 0 before a client's first training."""
+"""Values of the state ``turn``: the part to train next; 0 before a client's first training."""
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ def random_basis(rows: int, size: int, seed: int) -> FloatArray:
 
 @dataclass(frozen=True)
 class _AlongVector(Around):
-    """A model as a function of v, at weights of shape (m,), or (k, m) for each client's own."""
+    """A model as a function of v, at fixed weights of shape (m,), or (k, m) for each client's own."""
 
     weights: Floats
     basis: Basis
@@ -237,7 +237,7 @@ class _AlongVector(Around):
         return np.zeros(self.basis.size)
 
     def whole(self, vectors: Floats) -> Any:
-        """Return w + U v within the model's bounds, shape (k, m); where v is 0, the result equals w to the bit."""
+        """Return w + U v within the model's bounds, shape (k, m); it equals w to the bit where v is 0."""
         found = self._unbounded(vectors)
         moved = vectors.any(axis=1)
         if has_bounds(self.model) and moved.any():
@@ -247,7 +247,8 @@ class _AlongVector(Around):
     def pulled_back(self, vectors: Floats) -> Floats:
         """Return vectors with w + v within the bounds if each number of v belongs to one weight, else the same vectors.
 
-        Without this, v would continue to grow while its weight is at a bound, and would need as long to return.
+        Without this, v would continue to grow while its weight is at a bound, and would take as many steps to shrink
+        again.
         """
         if self.basis.matrix is not None or not has_bounds(self.model):
             return vectors

@@ -106,7 +106,7 @@ class Behaved:
 
 @dataclass(frozen=True)
 class _Matches:
-    """Pages that matched what the user had typed at its first look, ordered by search, then by page number.
+    """Pages that match the text typed before the user's first look, ordered by search, then by page number.
 
     Attributes:
         search: the search of each match, shape (P,).

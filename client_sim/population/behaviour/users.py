@@ -4,8 +4,8 @@ Every draw depends only on the user and on the tick, the day or the page, so tha
 without earlier moments.
 
 **Words** are encoded so that a prefix match compares two numbers. A word is packed into 60 bits, five per letter, the
-first letter highest. Two words share their first k letters exactly if the exclusive or of their packed forms is below
-2^(60 - 5k).
+first letter highest. Two words share their first k letters exactly if the XOR of their packed forms is below 2^(60 -
+5k).
 
 **Pages** live for a fixed time and then start a new life without a past. A page is visited at the beginning of its
 life and then once in each gap of a constant length, at a random moment of the gap. So the time of visit number j
@@ -37,7 +37,7 @@ _CONSONANT_SHARES = (91, 67, 63, 61, 60, 43, 40, 28, 24, 24, 22, 20, 20, 19, 15,
 _VOWELS = "eaoiu"
 _VOWEL_SHARES = (127, 82, 75, 70, 28)
 _CODES = 2**16
-"""Resolution of a table of shares: 16 random bits are the index of a word, without a search."""
+"""Size of a table of shares: 16 random bits are an index into it, which saves a search."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def made_vocabulary(words: int, hosts: int, zipf: float, seed: int) -> Vocabular
 
 
 def below(letters: int | NDArray[np.integer]) -> NDArray[np.uint64]:
-    """Return the upper bound of the exclusive or of two packed words that share this number of first letters."""
+    """Return the upper bound for the XOR of two packed words that share this number of first letters."""
     return np.left_shift(np.uint64(1), (_BITS * (LONGEST - np.asarray(letters))).astype(np.uint64))
 
 
@@ -311,7 +311,7 @@ def _origins(visits: NDArray[np.uint64], types: NDArray[np.uint8], tables: Visit
 
 
 def _counter(types: NDArray[np.uint8], count: NDArray[np.int64], settings: UserSettings) -> NDArray[np.int64]:
-    """Return the stored counter, which omits some types: by counting in the sample, by their share for other visits."""
+    """Return the stored counter, which omits some types: exactly in the sample, by the types' share beyond it."""
     beyond = np.maximum(count - MAX_SAMPLED, 0) * settings.other_visits * _NOT_COUNTED_OF_OTHERS
     counted = count - _NOT_COUNTED[types].sum(axis=1) - np.rint(beyond).astype(np.int64)
     return np.where(count > 0, np.maximum(counted, 1), 0)
