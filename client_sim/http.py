@@ -46,7 +46,7 @@ _LINES = {"Content-Type": "application/x-ndjson"}
 _GZIP = {"Content-Encoding": "gzip"}
 _LONGEST_REASON = 200
 _NETWORK_FAULTS = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
-_NOT_WHAT_WAS_ASKED = (msgspec.MsgspecError, UnicodeError, RecursionError)  # the last for JSON nested without end
+_NOT_WHAT_WAS_ASKED = (msgspec.MsgspecError, UnicodeError, RecursionError)  # RecursionError: JSON with endless nesting
 
 
 @dataclass(frozen=True, kw_only=True)

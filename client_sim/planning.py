@@ -252,7 +252,7 @@ def _cost(line: Line, updates: FloatArray, seed: int) -> Cost:
 def _times_clients(updates: FloatArray, error: float) -> float:
     """Return the factor on a round's clients that makes up for this error, by a sample of updates, shape (k, m)."""
     seen, k = spread_of(updates), len(updates)
-    variance = seen.variance * k / (k - 1)  # a sample lies closer about its own mean
+    variance = seen.variance * k / (k - 1)  # a sample has a smaller spread around its own mean
     if variance == 0:
         return 1 + error
     return times_variance(Spread(max(0.0, seen.square - variance), variance), error)

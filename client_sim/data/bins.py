@@ -130,5 +130,5 @@ class Discretising:
 def discretising(train: ExampleData, settings: Discretise) -> Discretising:
     """Return the discretisation of every feature over all examples."""
     bins = (quantile_bins if settings.by == "quantile" else equal_bins)(train, settings.bins)
-    occupied = client_bin_counts(train.pooled(), bins)[0] > 0  # of the sum over clients
+    occupied = client_bin_counts(train.pooled(), bins)[0] > 0  # counts are summed over clients
     return Discretising(bins, occupied, settings.encode == "one_hot")

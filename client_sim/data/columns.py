@@ -125,7 +125,7 @@ def _distinct(column: Any, spelled: Any, name: str) -> tuple[list[str], NDArray[
 
     check_none_missing(column, name)
     texts, first, each = np.unique(written(spelled), return_index=True, return_inverse=True)
-    if exact := types.is_floating(column.type):  # of texts that are rounded to the same float, both are kept
+    if exact := types.is_floating(column.type):  # texts that round to the same float stay distinct
         as_numbers(column, name)
     read = column.take(first).to_pylist()
     values = [(number_in(text) or value) if exact else value for text, value in zip(texts.tolist(), read, strict=True)]

@@ -117,8 +117,8 @@ def read_arrow(path: Path) -> Any:
         raise FedpingError(_empty(path))
     try:
         read = reader(path)
-        " ".join(read.column_names)  # names that are no UTF-8 are found out here
-        read.validate(full=True)  # Arrow believes the offsets of a file, wherever in memory they lead
+        " ".join(read.column_names)  # raises for names that aren't UTF-8
+        read.validate(full=True)  # Arrow trusts the offsets in a file, which may point anywhere in memory
     except UnicodeDecodeError as error:
         raise FedpingError(f"the names of the columns of {path} are not in UTF-8; save the table as UTF-8") from error
     except (pa.ArrowException, OSError) as error:
@@ -136,7 +136,7 @@ def spellings(path: Path, read: Any, names: Iterable[str]) -> dict[str, Any]:
 
     Args:
         path: the file.
-        read: what :func:`read_arrow` returned for it.
+        read: the result of :func:`read_arrow` for the file.
         names: columns that the file has once.
 
     Returns:
@@ -147,7 +147,7 @@ def spellings(path: Path, read: Any, names: Iterable[str]) -> dict[str, Any]:
     from pyarrow import csv, types
 
     wanted = [name for name in dict.fromkeys(names) if not is_text(read[name]) and not read[name].null_count]
-    wanted = [name for name in wanted if not types.is_binary(read[name].type)]  # that is no UTF-8
+    wanted = [name for name in wanted if not types.is_binary(read[name].type)]  # these columns aren't UTF-8
     if _reader(path) is not _csv or not wanted:
         return {}
     options = csv.ConvertOptions(include_columns=wanted, column_types=dict.fromkeys(wanted, pa.string()))
@@ -210,7 +210,7 @@ def _separator_trouble(path: Path, line: bytes) -> str | None:
 def _first_line(path: Path) -> bytes:
     import pyarrow as pa
 
-    with pa.input_stream(path) as opened:  # which unpacks by the suffix
+    with pa.input_stream(path) as opened:  # unpacks files by their suffix
         return bytes(opened.read(_MOST_OF_A_LINE)).lstrip(b"\r\n").partition(b"\n")[0]
 
 

@@ -135,8 +135,8 @@ class Indicators:
     """Additional features that are 1 where another feature is missing.
 
     Attributes:
-        names: of the columns, one for all features of a column of texts, e of them.
-        columns: positions of the features of each column, e of them.
+        names: names of the e columns; a column of texts has one name for all its features.
+        columns: positions of the features of each of the e columns.
     """
 
     names: tuple[str, ...]

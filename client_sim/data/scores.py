@@ -70,7 +70,7 @@ def scores_of(train: ExampleData, by: Score) -> FloatArray:
             )
         return chi_squared(
             client_class_bin_counts(train.pooled(), quantile_bins(train, BINS))[0]
-        )  # the sum over clients
+        )  # counts are summed over clients
     scores = _f_of_classes(train) if train.target.is_class else _f_of_number(train)
     return np.where(constant_features(merged(client_moments(train))), 0.0, scores)
 
@@ -125,7 +125,7 @@ def correlations(x: FloatArray) -> FloatArray:
     counts = np.maximum(mask.T @ mask, 1.0)
     mean = np.where(there, x, 0.0).sum(axis=0) / np.maximum(mask.sum(axis=0), 1.0)
     apart = np.where(there, x - mean, 0.0)
-    sums = apart.T @ mask  # of the first of a pair, over the examples that have both
+    sums = apart.T @ mask  # sums of a pair's first feature, over the examples that have both
     squares = (apart**2).T @ mask - sums**2 / counts
     products = apart.T @ apart - sums * sums.T / counts
     constant = squares <= np.finfo(np.float64).eps ** 2 * counts * mean[:, None] ** 2 * counts

@@ -189,7 +189,7 @@ def number(x: Any) -> float | None:
         return None
     try:
         return float(x) if math.isfinite(x) else None
-    except OverflowError:  # a whole number beyond all doubles
+    except OverflowError:  # a whole number that no double can hold
         return None
 
 

@@ -121,7 +121,7 @@ class VersionCache:
         """Cache a version. Return None, or the reason why the document isn't a version of the line's model."""
         spec = self.specs[line]
         if (cached := self._versions.get((line, document.iteration))) is not None:
-            if document.staged is UNSET:  # else its holders would not see, by this tag, which version is staged
+            if document.staged is UNSET:  # else clients with this tag would not learn which version is staged
                 self._versions[line, document.iteration] = (cached[0], etag)
             return None
         if document.names != spec.document_names or len(document.model) != spec.m:
@@ -236,7 +236,7 @@ class Outbox:
     def __init__(self, connection: Connection, backoff: Backoff) -> None:
         self.counts = Counts()
         self._connection, self._backoff = connection, backoff
-        self._states: dict[OutgoingPing, SendState] = {}  # in the order of adding
+        self._states: dict[OutgoingPing, SendState] = {}  # in the order in which pings were added
         self._not_before: dict[OutgoingPing, float] = {}
         self._given_up = 0
 

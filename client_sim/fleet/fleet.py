@@ -296,7 +296,7 @@ def _states(
     firsts: list[bool] = []
     lines = {line.name: line for line in study.lines}
     for arm in study.arms:
-        # An arm without a line computes the loss of the first one's start, and trains nothing.
+        # An arm without a line computes the loss of the first line's start weights, and doesn't train.
         line = lines[arm.line] if arm.line is not None else next(iter(study.lines), None)
         if line is None:
             continue

@@ -53,8 +53,8 @@ class KeystrokeSettings:
     so a study on synthetic users has no effect on them, unlike the study of 2018 (thesis 7.5).
 
     Attributes:
-        mean_characters: typed before the choice, at least 1.
-        milliseconds: between one key and the next.
+        mean_characters: mean number of characters typed before the choice, at least 1.
+        milliseconds: time between one key and the next.
         enter: the share of choices made with Enter and not with the mouse.
     """
 
@@ -68,11 +68,11 @@ class Keystrokes:
     """The keystrokes of S searches, each array of shape (S,).
 
     Attributes:
-        characters: typed.
-        keys: pressed, Enter excluded.
-        keys_at_first_entry: pressed when the chosen item first appeared; -1 without a choice.
-        milliseconds: from focus to the end.
-        milliseconds_at_first_entry: from focus; -1 without a choice.
+        characters: number of typed characters.
+        keys: number of pressed keys, without Enter.
+        keys_at_first_entry: number of keys pressed when the chosen item first appeared; -1 without a choice.
+        milliseconds: time from focus to the end.
+        milliseconds_at_first_entry: time from focus to the first appearance of the chosen item; -1 without a choice.
         enter: whether Enter was pressed.
     """
 
@@ -242,7 +242,7 @@ class Conditions:
     Attributes:
         kept: the clients' state, if their training keeps any.
         corrupt: changes the examples of hostile clients; None if there are none.
-        projections: for structured training (:func:`fedping.client_sim.upload.projections`).
+        projections: projections or factors for structured training (:func:`fedping.client_sim.upload.projections`).
     """
 
     kept: Kept | None = None

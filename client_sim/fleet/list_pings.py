@@ -29,7 +29,7 @@ class ListPings:
     """Pings of N lists of one arm's clients, all at one version.
 
     Attributes:
-        arm, version: of the clients.
+        arm, version: arm and version of the clients.
         client_ids, secrets: id of each list's client, and its secret, which it never sends.
         documents: the document id of each list.
         visits: the lists.

@@ -97,7 +97,7 @@ class PrivatePings:
         study: a study whose lines are private.
         seed: part of the name under which clients count their contributions.
         states_of: returns the storage of these counts.
-        randomness: that of simulated clients by default.
+        randomness: source of secrets and noise; by default, that of simulated clients.
         makers: makers of vectors, by line, for lines of institutions with tables.
 
     Raises:
@@ -105,7 +105,7 @@ class PrivatePings:
 
     Attributes:
         waits: the reason why the clients of a two-server line send nothing, by the line's name.
-        randomness: as given.
+        randomness: the given randomness, or the default.
     """
 
     def __init__(

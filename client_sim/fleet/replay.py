@@ -213,7 +213,7 @@ class Recording:
         columns = self._columns(file, schema, document)
         size = sum(landed.footer.row_group(i).total_byte_size for i in range(landed.footer.num_row_groups))
         rows = max(1, min(ROWS_AT_A_TIME, BYTES_AT_A_TIME * landed.footer.num_rows // max(1, size)))
-        for group in range(landed.footer.num_row_groups):  # read as one, a file's groups would all stay in memory
+        for group in range(landed.footer.num_row_groups):  # a single read would keep all groups of a file in memory
             for batch in landed.batches(columns, [group], rows, buffer_size=2**20):
                 try:
                     pings = list(self._outcomes(batch) if document.is_outcome else self._rows(batch))
@@ -425,7 +425,7 @@ class Replay:
         async with asyncio.TaskGroup() as group:
             try:
                 await self._post(iteration, goes_on, group)
-            except FedpingError as error:  # in a group of tasks it would become one of several
+            except FedpingError as error:  # raised inside the group, it would become part of an ExceptionGroup
                 failed = error
         if failed is not None:
             raise failed
@@ -525,7 +525,7 @@ async def _in_thread(work: Callable[[], _T]) -> _T:
     try:
         return await asyncio.shield(answer)
     except asyncio.CancelledError:
-        await asyncio.wait([answer], timeout=PARTING_S)  # a process may crash if it ends in the middle of Arrow's work
+        await asyncio.wait([answer], timeout=PARTING_S)  # a process may crash if it ends while Arrow is working
         answer.cancel()
         raise
 

@@ -43,7 +43,7 @@ def answer(
         model: the line's model.
         training: the line's training.
         rows: the table.
-        weights: as a server may choose them, shape (m,).
+        weights: weights that a server may choose, shape (m,).
         key: random key for the draws of an unprotected training, shape (1,).
         noise: None without protection.
     """

@@ -151,7 +151,7 @@ def scaled(columns: AgreedColumns, means: FloatArray) -> AgreedColumns:
 
     Args:
         columns: the columns that the institutions used to read their tables, with ``moments``, ``counts`` or both.
-        means: of each number, then of each square, in the units of these columns, and of the indicators of the classes,
+        means: mean of each number, then of each square, in the units of these columns, then of each class's indicator,
             shape (2 d + c,).
 
     Raises:

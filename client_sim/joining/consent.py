@@ -79,7 +79,7 @@ def planned(member: Membership, book: Book, versions: int, person: str | None, *
         raise BudgetEnded(ended(book))
     line, (epsilon, delta) = member.line, book.budget
     left = book.left * (1 - 1e-9)
-    both = holds_out and person is not None  # a row is either learned from or held out, and pays for that alone
+    both = holds_out and person is not None  # a row is either used in training or held out, and pays only for this role
     of_training, of_evaluation = (left * (1 - EVALUATION), left * EVALUATION) if both else (left, left)
     sums = sums_of(member)
     if (row_sums := row_sums_of(member.line)) is not None:

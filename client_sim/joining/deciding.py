@@ -123,7 +123,7 @@ class Deciding:
 
     def of_client(self, rows: Table, role: Role = "training") -> Decided:
         """Return the decisions for the client of these rows."""
-        # pings of the past were of the client that trains
+        # earlier pings came from the client that trains
         consent = self.consent if role == "training" else msgspec.structs.replace(self.consent, begun=0)
         if self.ledger is None:
             return Decided(consent, a_day=self.a_day)
@@ -198,7 +198,7 @@ def _protected(
     epsilon, delta = _usual_budget(ledger, units)
     epsilon = epsilon if chosen.epsilon is None else chosen.epsilon
     delta = delta if chosen.delta is None else chosen.delta
-    if chosen.shows:  # a preview is no decision
+    if chosen.shows:  # a preview doesn't write a decision
         book = ledger.read() if ledger.exists else ledger.open(EPSILON, usual_delta(units), units)
         book = book.with_budget(epsilon, delta)
     else:
@@ -243,14 +243,14 @@ def _usual_budget(ledger: Ledger, units: int) -> tuple[float, float]:
         return EPSILON, usual
     book = ledger.read()
     epsilon, delta = book.budget
-    only_shown = len(book.entries) == 1  # perhaps with --person, whose delta is larger than for rows
+    only_shown = len(book.entries) == 1  # perhaps a preview with --person, where delta is larger than for rows
     return epsilon, min(delta, usual) if only_shown else delta
 
 
 def _division(folder: StateFolder, rows: Table, contents: Sequence[bytes], chosen: Chosen) -> str:
     """Return a digest of the rows, their order, and the draw and the share of the held-out rows."""
     order = hashlib.sha256(b"".join(contents)).hexdigest()
-    classes = hashlib.sha256(rows.y.tobytes()).hexdigest()  # the share is held out of each
+    classes = hashlib.sha256(rows.y.tobytes()).hexdigest()  # the held-out share is drawn in each class
     divides = f"{folder.seed} {chosen.held_out} {order} {classes}"
     return hashlib.sha256(divides.encode()).hexdigest()
 

@@ -323,7 +323,7 @@ def _label(
         elif wanted.classes == len(_TRUTH) and _rewritten(values, _TRUTH) is not None:
             classes = _TRUTH
         elif is_text(column) and len(values) == wanted.classes:
-            classes = tuple(map(str, values))  # as every institution would, which has all of them
+            classes = tuple(map(str, values))  # every institution with all classes numbers them in this way
         else:
             raise FedpingError(
                 f"the column '{name}' has {len(values)} class{'' if len(values) == 1 else 'es'}, and {wanted.model} "

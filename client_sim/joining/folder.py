@@ -276,7 +276,7 @@ class StateFolder:
         path = self.path / "sent.ndjson"
         lines = path.read_bytes().splitlines() if path.exists() else []
         for line in reversed(lines):
-            with suppress(msgspec.MsgspecError, UnicodeDecodeError):  # of a process that was killed while it wrote
+            with suppress(msgspec.MsgspecError, UnicodeDecodeError):  # from a process killed while writing
                 yield msgspec.json.decode(line, type=Sent)
 
     def begin(self, sent: Sent) -> None:
@@ -330,11 +330,11 @@ class StateFolder:
         path = self.path / "sent.ndjson"
         line = msgspec.json.encode(sent) + b"\n"
         log = path.read_bytes() if path.exists() else b""
-        if log and not log.endswith(b"\n"):  # of a process that was killed while it wrote
+        if log and not log.endswith(b"\n"):  # from a process killed while writing
             log = log[: log.rfind(b"\n") + 1]
             os.truncate(path, len(log))
         last_line = log[log[:-1].rfind(b"\n") + 1 :]
-        if _is_logged(last_line, sent):  # by a process that was killed before it removed the ping
+        if _is_logged(last_line, sent):  # logged by a process that was killed before it removed the ping
             return
         with _usable(self.path):
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -139,13 +139,13 @@ class Institution:
         )
         self.changes = changed_terms(folder.belongs_to(self._joined), self._joined)
         self.study, self.member, self.folder, self.table = study, member, folder, table
-        self._participation = line.participation  # which the operator may change meanwhile
+        self._participation = line.participation  # the operator may change it later
         self._has_fetched = False
         self._outgoing: OutgoingPing | None = None
         self._transport = CheckedTransport(transport, study.name, line)
         self._roster = Roster(study, 1, folder.seed)
-        # The others' lines don't concern it, and may have parts that it doesn't. Whether it takes part in a version is
-        # decided by `client`.
+        # Other lines don't matter to the institution, and may use features that it lacks. `client` decides whether it
+        # takes part in a version.
         alone = replace(study, lines=(replace(line, participation=1.0, training=training),))
         self._cache = VersionCache(alone)
         connection = Connection(transport=self._transport, study=study.name, random=Random(folder.seed))
@@ -316,7 +316,7 @@ class Institution:
         try:
             study = await self._transport.fetch_study(self.study.name)
         except TransportError as error:
-            if type(error) is TransportError:  # away for now, as models may be
+            if type(error) is TransportError:  # temporarily unavailable, as models may be
                 return str(error)
             raise
         try:
@@ -340,7 +340,7 @@ class Institution:
             OtherWeights: the version has other weights than when it was answered.
         """
         self._begin_release(charge)
-        with one_thread():  # or the last digits of a sum would not be the same each time
+        with one_thread():  # else the last digits of a sum could differ each time
             ((ping,),) = [pings for pings, _ in self._round.pings(_ME, self.version) if pings]
         body = self._with_confusion(ping.body) if self.table.held_out else ping.body
         weights = self.served_digest
@@ -389,12 +389,13 @@ class Institution:
 
     def keep(self, ping: Waiting) -> None:
         """Write a ping of :meth:`train`, which can then be posted, and the state after its training."""
-        # The moved state or the contribution comes first: a client that is killed here continues with the next version,
-        # as in a fleet. Two pings of one version, with two draws of noise, would reveal more than a private line may.
+        # The new state or the contribution is written first: a client that is killed here continues with the next
+        # version, as in a fleet. Two pings of one version, with two draws of noise, would reveal more than a private
+        # line allows.
         if (privacy := self.member.line.privacy) is not None:
             ping = replace(ping, not_before=time.time() + drawn_delay(privacy))
         if self.protection is not None and not self.keeps_state:
-            # Its noise follows from the ledger, so that a client that is killed here makes the same ping.
+            # The ledger determines the noise, so that a client that is killed here makes the same ping again.
             self.folder.keep(ping)
             self._count(ping)
             return
@@ -447,7 +448,7 @@ class Institution:
         has the same numbers again: the ledger determines them, so that a repetition with a ticket reveals nothing new.
         """
         progress = self.folder.progress
-        if self.protection is not None and progress.moved < ping.version:  # it was killed before it counted the ping
+        if self.protection is not None and progress.moved < ping.version:  # killed before the ping was counted
             progress = progress.after_training(ping.version, progress.contributed + 1)
         progress = progress.after_answer(ping.version, outcome)
         same_again = self.protection is not None and self._private is None and not self.keeps_state

@@ -110,7 +110,7 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
             ``release`` before noise is drawn, ``refused`` for other weights, ``restored`` when a backup was restored,
             ``lost`` for versions that may have been answered after the backup, ``stated`` for spending that a person
             states.
-        release: what was released or refused.
+        release: the release that was made or rejected.
         cost: μ² of ``lost`` and ``stated``.
         versions: number of versions that ``lost`` covers.
         epsilon, delta: the budget.
@@ -312,7 +312,7 @@ class Ledger:
     def open(self, epsilon: float, delta: float, units: int) -> Book:
         """Return the ledger's entries, after creating the ledger, or writing the budget if it is another one."""
         with self._locked():
-            if not any(map(_content, (self.path, self.copy))):  # none, or one whose first line was never finished
+            if not any(map(_content, (self.path, self.copy))):  # no ledger, or one with an incomplete first line
                 secret = secrets.token_bytes(_SECRET_BYTES).hex()
                 return self._append(Book(), what="opened", epsilon=epsilon, delta=delta, units=units, secret=secret)
             book = self._completed()
@@ -448,7 +448,7 @@ class Ledger:
         for path, other in found.items():
             if path == best or content.startswith(other):
                 continue
-            # a damaged copy may have had more; a whole one that differs is another history
+            # a damaged copy may have had more lines; an intact copy that differs has another history
             if books[path][1] is None or other.count(b"\n") > content.count(b"\n"):
                 raise LedgerTrouble(
                     f"the ledger {self.path} and its copy {self.copy} have different histories; {_REMEDY}"

@@ -34,7 +34,7 @@ FARTHEST = 2.0
 """Maximum counted squared distance of a row from its centroid, per feature; scaled features have variance 1."""
 
 LARGEST_ERROR = 4.0
-"""Maximum counted loss of a row in a regression, whose target is scaled."""
+"""Maximum counted loss of a row in a regression on a scaled target."""
 
 Parts = Callable[[FloatArray, Examples], FloatArray]
 """Function from weights, shape (m,), and n rows as clients with one example to the rows' parts, shape (n, d)."""
@@ -120,7 +120,7 @@ class ProtectedRows:
 
         def parts(own: FloatArray, rows: Examples) -> FloatArray:
             gradients = np.asarray(self._rowwise.gradients(own, _weighted_1(rows)), np.float64)
-            if self._persons is None:  # before it is weighted, or a weight would be lost where a gradient is long
+            if self._persons is None:  # clip before weighting, or a long gradient would lose its weight
                 gradients = shortened(gradients)
             gradients = gradients * (rows.weight / self._largest_weight)
             return np.hstack([shortened(self._of_units(gradients, rows)), LOSS * self._centred(own, rows)]) / length

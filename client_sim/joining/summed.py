@@ -68,7 +68,7 @@ class SummedRows(ProtectedRows):
             vector[:m] -= np.rint(np.clip(np.nan_to_num(step), -MOST_OF_PENALTY, MOST_OF_PENALTY)).astype(np.int64)
             share = float(
                 np.nan_to_num(np.sum(penalty) / self._high, nan=1.0)
-            )  # of the largest loss that can be reported
+            )  # the penalty as a share of the largest loss that can be reported
             vector[m + 1] += round(units * frame.metric * min(share, 1.0))
         self._vector = vector
         return losses, gradients

@@ -130,7 +130,7 @@ def own_algorithm(training: OwnTraining, version: int = 0) -> OwnAlgorithm:
 
     Raises:
         InvalidSettings: the extension is not installed, or its code differs from the settings' digest.
-        ExtensionFailed: it raises an error.
+        ExtensionFailed: the extension raises an error.
     """
     extension = extension_of(training)
     instance = extension.made(training.settings) if isinstance(extension.make, type) else None

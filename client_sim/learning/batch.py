@@ -224,7 +224,7 @@ def with_keys_of_step(batch: B, keys: Keys, step: int) -> B:
     """
     if not isinstance(batch, Examples):
         return batch
-    found = copy(batch)  # with the values computed from its weights
+    found = copy(batch)  # the copy keeps the cached values derived from the weights
     object.__setattr__(found, "keys", child_keys(keys, STEP_DRAWS + step))
     return found
 

@@ -89,8 +89,8 @@ def check_buffers(model: Model[Any], training: Training, pipeline: Pipeline) -> 
 
     Args:
         model: the model as published for the training.
-        training: what clients do.
-        pipeline: what the server does.
+        training: the clients' training.
+        pipeline: the server's aggregation and step.
     """
     inner = bare(model)
     whole = inner.whole if isinstance(inner, Part) else inner
@@ -137,7 +137,7 @@ def wrong_participation(training: Training, share: float, clients: int | None = 
     SCAFFOLD and FedDyn change the server's state in proportion to this share.
 
     Args:
-        training: what clients do.
+        training: the clients' training.
         share: share of the clients that take part.
         clients: number of clients, if known; a difference of less than one client is ignored.
     """
@@ -158,7 +158,7 @@ def check_mean(training: Training, traits: Traits, where: str = "") -> None:
     An algorithm that is not installed declares no traits.
 
     Args:
-        training: what clients do.
+        training: the clients' training.
         traits: traits of the line or of the experiment.
         where: the beginning of the error's sentence.
 

@@ -137,7 +137,7 @@ class StateFile:
 
     def __init__(self, path: Path) -> None:
         self._path, self._lock, self._is_ours = path, Lock(), False
-        self._layouts: dict[str, str] = {}  # of the owners that were asked for
+        self._layouts: dict[str, str] = {}  # layouts of the requested owners
         with self._told():
             self._file = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
@@ -255,7 +255,7 @@ class StateFile:
     def _told(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, UnicodeDecodeError) as error:  # what SQLite quotes of a damaged file may be no text
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite's quote of a damaged file may not be text
             if "locked" in str(error):
                 raise FedpingError(
                     f"{self._path} is in use by another process; wait for it, or give another file"

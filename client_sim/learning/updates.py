@@ -240,7 +240,7 @@ def updates_of_fleet(
         if not isinstance(algorithm, MaySendNothing):
             done = trained(at, state)
             return UpdateBlock(at, done.updates, done.losses), done.state
-        # Those who send first, and apart, so that nothing is computed of an update that is not sent.
+        # Clients that send are trained first and separately, so that updates that aren't sent needn't be computed.
         sends = algorithm.sends(keys[at], state)
         groups = [group for group in (np.flatnonzero(sends), np.flatnonzero(~sends)) if len(group)]
         each = [trained(at[group], {name: value[group] for name, value in state.items()}) for group in groups]
@@ -307,9 +307,9 @@ class _Memory(NamedTuple):
             m = model.whole.m
         arrays = 1 if isinstance(training, OneGradient) else 4
         if isinstance(training, LocalSteps) and not isinstance(training.optimizer, LocalDescent):
-            arrays += 5  # the means before and after a step, and the step
+            arrays += 5  # the optimizer's means before and after a step, and the step
         if isinstance(training, LocalSteps) and training.structured:
-            arrays += 2  # what is projected, and which weights are kept
+            arrays += 2  # the projected gradients, and the mask of kept weights
         held = model.floats_per_example if has_precision(model) else 4
         itemsize = precision(model).itemsize
         if getattr(training, "personal", None) is not None:

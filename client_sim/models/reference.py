@@ -38,7 +38,7 @@ def frecency(weights: FloatArray, page: Page, now: int) -> int:
     """Return the page's score in points, an integer; -1 for visits without points, 0 for a hidden page.
 
     Args:
-        weights: in wire order, shape (22,).
+        weights: the weights in wire order, shape (22,).
         page: the page with its visits.
         now: microseconds since 1970.
     """
@@ -113,7 +113,7 @@ def linear_15(weights: FloatArray, page: Page, now: int) -> float:
     """Return the page's score in points; 0 for a page without visits.
 
     Args:
-        weights: by kind, then by recency from new to old, shape (15,).
+        weights: the weights by kind, then by recency from new to old, shape (15,).
         page: the page with its visits.
         now: microseconds since 1970.
     """

@@ -68,7 +68,7 @@ class Contributor:
         if local is None:
             return vectors
         m = len(self.frame.group)
-        vectors[:, m + 1 :] = 0  # local noise covers the weights alone, so only these are sent
+        vectors[:, m + 1 :] = 0  # local noise covers only the weights, so only weights are sent
         for vector, chance in zip(vectors, chances, strict=False):
             match local:
                 case OneSign():

@@ -274,7 +274,7 @@ def _unpacked(path: Path) -> int:
     if not path.is_file():
         return 0
     size = 0
-    with contextlib.suppress(pa.ArrowException, OSError, EOFError, zlib.error):  # reading it says what is wrong
+    with contextlib.suppress(pa.ArrowException, OSError, EOFError, zlib.error):  # reading the file reports the error
         if path.suffix == ".parquet":
             metadata = pq.read_metadata(path)
             return sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))

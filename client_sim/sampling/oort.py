@@ -119,14 +119,14 @@ class OortSampler:
         known = np.flatnonzero(may & ~np.isnan(past.utilities))
         new = np.flatnonzero(may & np.isnan(past.utilities))
         share = max(settings.least, settings.exploration * settings.decay**past.round)
-        explored = int(share * settings.clients + random.random())  # right on average
+        explored = int(share * settings.clients + random.random())  # rounded at random, without bias
         explored = min(len(new), max(explored, settings.clients - len(known)))
         drawn = [random.choice(new, explored, replace=False)]
         if wanted := settings.clients - explored:
             each = scores(settings, past, known)
             last = np.sort(each)[len(each) - wanted]
             able = np.flatnonzero(each >= settings.cut_off * last)
-            # The least of exponential variables with these rates: a draw in proportion to them, without replacement.
+            # The smallest exponential variables with these rates are a draw in proportion to them, without replacement.
             arrivals = random.exponential(size=len(able)) / np.maximum(each[able], 1e-12)
             drawn.append(known[able[np.argsort(arrivals)[:wanted]]])
         return np.sort(np.concatenate(drawn))

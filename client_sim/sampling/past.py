@@ -90,7 +90,7 @@ class Participation:
             seconds: simulated seconds that their answers took, shape (k,); None without a clock.
             utilities: the utilities of their data, shape (k,); None if the sampling doesn't use them.
         """
-        there = clients < len(self.losses)  # the others are invented by an attack
+        there = clients < len(self.losses)  # other clients were invented by an attack
         known = clients[there]
         self.losses[known] = losses[there]
         if seconds is not None:

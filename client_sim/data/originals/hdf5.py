@@ -66,7 +66,7 @@ def names_of(file: Path, opened: Any, bounds: Bounds) -> list[str]:
         examples = _within(h5py, file, opened, "examples", h5py.Group)
         check_clients(file, len(examples), bounds.clients)
         names = sorted(examples)
-        "".join(names).encode()  # names that are no UTF-8 are found out here
+        "".join(names).encode()  # raises for names that aren't UTF-8
         return names
 
 
@@ -144,7 +144,7 @@ def _read(
         return numbers.reshape(len(numbers), prod(shape))
     if array.dtype.itemsize > bounds.text:
         raise damaged(file, f"{array.name[:80]} has texts of {array.dtype.itemsize:,} bytes")
-    # Texts may share their place, so that few bytes of a file become many.
+    # Texts may share their place in the file, so that a few bytes become many.
     step = max(16, min(ROWS, bounds.bytes // max(1, file.stat().st_size)))
     texts: list[bytes] = []
     for begin in range(rows.start, rows.stop, step):

@@ -109,7 +109,7 @@ def _column(values: _Numbers | list[bytes]) -> NDArray[Any] | list[bytes]:
 def _process(file: Path, patience: int) -> Iterator[tuple[Connection, Callable[[], _Answer]]]:
     """Start the process, and kill it at the end; yield the connection, and a function that returns its next answer."""
     here, there = Pipe()
-    # Neither multiprocessing, whose daemons may start none and which runs the user's program again, nor a fork.
+    # Not multiprocessing, which runs the user's program again and can't be used in its daemons; and not a fork.
     begin = _BEGIN.format(path=sys.path, module=__name__, handle=there.fileno())
     with closing(here):
         with closing(there):

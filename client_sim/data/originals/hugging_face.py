@@ -115,7 +115,7 @@ def from_hub(settings: OfHub) -> Table:
             f"[data] of '{NAME}' names no data. Set 'folder' to a folder saved by save_to_disk, or settings.path to a "
             "name on the hub, such as owner/name"
         )
-    if Path(settings.path).exists():  # which the library prefers
+    if Path(settings.path).exists():  # the library prefers this local path
         raise InvalidSettings(
             f"[data.settings] path of '{NAME}': '{settings.path}' is also here, and the hub's data would not be read. "
             "Run from another folder, or name a saved folder as 'folder' in [data]"
@@ -135,7 +135,7 @@ def from_hub(settings: OfHub) -> Table:
         ]
     except FedpingError:
         raise
-    except Exception as error:  # any: the library passes on those of several others
+    except Exception as error:  # any error: the library passes on errors of several other libraries
         raise FedpingError(
             f"cannot read the data set '{settings.path}' from the hub of Hugging Face ({_said(error)}). Check the name "
             "and the network, or name a folder saved by save_to_disk as 'folder' in [data]"
@@ -203,7 +203,7 @@ def _saved(datasets: Any, folder: Path, split: str) -> Any:
                 raise damaged(state, "it names a file elsewhere")
     try:
         return datasets.Dataset.load_from_disk(str(folder.resolve()), keep_in_memory=False)
-    except Exception as error:  # any: of what a damaged file does to the libraries that read it
+    except Exception as error:  # any error: the libraries that read a damaged file may raise anything
         raise damaged(folder, _said(error)) from error
 
 
@@ -265,7 +265,7 @@ def _rows(split: Any, settings: OfHub) -> Any:
     if rows > reading.MOST_NUMBERS:
         _check_numbers(rows, rows)
     wanted = split.select_columns(settings.used).with_format("arrow")
-    wanted.data.table.validate(full=True)  # Arrow believes the offsets of a file, wherever in memory they lead
+    wanted.data.table.validate(full=True)  # Arrow trusts the offsets in a file, which may point anywhere in memory
     return wanted[:rows]
 
 

@@ -95,7 +95,7 @@ def _users(folder: Path, kind: type[U]) -> Iterator[tuple[Path, str, U]]:
             file = msgspec.json.decode(bytes_of(path), type=_File)
         if len(file.users) != len(file.num_samples):
             raise damaged(path, f"it has {len(file.users)} 'users' and {len(file.num_samples)} 'num_samples'")
-        if len(set(file.users)) < len(file.users):  # each time would read the examples again
+        if len(set(file.users)) < len(file.users):  # the examples of a repeated name would be read repeatedly
             raise damaged(path, "'users' names one twice")
         for user, count in zip(file.users, file.num_samples, strict=True):
             if (raw := file.user_data.get(user)) is None:

@@ -50,7 +50,7 @@ def loads(data: bytes) -> Any:
         return _finished(_Unpickler(io.BytesIO(data), encoding="bytes").load())
     except OddPickle:
         raise
-    except Exception as error:  # any: of what a damaged pickle does to the machine that reads it
+    except Exception as error:  # any error: a damaged pickle may raise anything
         raise OddPickle(f"it is no whole pickle ({type(error).__name__})") from error
 
 
@@ -100,7 +100,7 @@ class _Dtype:
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, bytes | str):  # lists inside each other could become texts without a bound
+    if not isinstance(value, bytes | str):  # nested lists could become texts of unlimited size
         raise OddPickle("it has something other than a text where an array has one")
     return value.decode("latin-1") if isinstance(value, bytes) else value
 

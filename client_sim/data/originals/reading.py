@@ -112,7 +112,7 @@ def sub_folder(folder: Path, *names: str) -> Path:
 
 
 def files_in(folder: Path, ending: str, whose: str) -> list[Path]:
-    """Return the files of a folder with an ending, by name.
+    """Return the files in a folder whose names have this ending, sorted by name.
 
     Raises:
         FedpingError: there are none, or more than :data:`MOST_FILES`.

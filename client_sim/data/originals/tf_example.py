@@ -113,7 +113,7 @@ def _fields(message: memoryview) -> Iterator[tuple[int, int, Any]]:
 
 def _varint(message: memoryview, at: int) -> tuple[int, int]:
     """Return the whole number at a position, and the position after the number."""
-    if at < len(message) and message[at] < 0x80:  # as most are
+    if at < len(message) and message[at] < 0x80:  # most are of one byte
         return message[at], at + 1
     value = 0
     for step, byte in enumerate(message[at : at + _LONGEST_VARINT]):

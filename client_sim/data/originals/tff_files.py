@@ -134,7 +134,7 @@ def _bound_steps(database: sqlite3.Connection, size: int) -> None:
 def _of_database(
     file: Path, database: sqlite3.Connection, split: str, wanted: Wanted, takes: Takes
 ) -> Iterator[tuple[str, Columns]]:
-    database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 2**26)  # also of the list of clients
+    database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 2**26)  # applies to the list of clients, too
     database.execute("PRAGMA trusted_schema = OFF")
     _bound_steps(database, file.stat().st_size)
     for table in ("examples", "client_metadata"):

@@ -55,7 +55,7 @@ def files_of_wisconsin(folder: Path) -> list[Path]:
     """Return the file of the table in a folder.
 
     Raises:
-        FedpingError: it is missing.
+        FedpingError: the file is missing.
     """
     return [_file(folder)]
 

@@ -141,7 +141,7 @@ class OwnLoss:
         try:
             value, gradient = self._value_and_gradient(np.array(weights), x, y)
         except Exception as error:
-            self._value(weights, x, y, client)  # a plainer reason, if it fails without autograd too, or is no number
+            self._value(weights, x, y, client)  # raises a clearer error if the loss also fails without autograd
             raise InvalidSettings(
                 f"autograd cannot differentiate {_name(self.loss)} ({error}); write it with autograd.numpy in place of "
                 'numpy and without assignments into arrays, or set gradient = "finite_differences"'

@@ -331,7 +331,7 @@ def package_for(module: str, what: str) -> Any:
 
 
 def jax_for(what: str) -> Any:
-    """Return JAX.
+    """Return JAX's module.
 
     Raises:
         InvalidSettings: it is not installed.

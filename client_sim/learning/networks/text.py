@@ -125,7 +125,7 @@ def _lstm(sequences: Sequences, embedding: int, units: tuple[int, ...]) -> Netwo
             def step(carry: Any, now: Any, recurrent: Any = recurrent) -> Any:
                 output, cell = carry
                 enters, forgets, new, leaves = jnp.split(now + output @ recurrent, 4, axis=-1)
-                # The forget gate begins open, by 1 (Jozefowicz et al. 2015).
+                # The forget gate's bias has an additional 1, so that it begins open (Jozefowicz et al. 2015).
                 cell = jax.nn.sigmoid(forgets + 1) * cell + jax.nn.sigmoid(enters) * jnp.tanh(new)
                 output = jax.nn.sigmoid(leaves) * jnp.tanh(cell)
                 return (output, cell), output

@@ -236,7 +236,7 @@ class TreeModel(InPrecision):
         for count in np.unique(numbers[numbers > 0]):
             clients = np.flatnonzero(numbers == count)
             for some in np.array_split(clients, -(-len(clients) // _CLIENTS)):
-                at = np.resize(some, _CLIENTS if len(clients) > 1 else 1)  # the first ones again, instead of padding
+                at = np.resize(some, _CLIENTS if len(clients) > 1 else 1)  # repeats clients in place of padding
                 rows = (at[:, None], first[at, :count])
                 found = self._run(run, own[at], batch.x[rows], batch.y[rows], share[rows], words[at])
                 losses[some] = np.asarray(found[0], np.float64)[: len(some)]
