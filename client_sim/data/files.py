@@ -147,7 +147,7 @@ def spellings(path: Path, read: Any, names: Iterable[str]) -> dict[str, Any]:
     from pyarrow import csv, types
 
     wanted = [name for name in dict.fromkeys(names) if not is_text(read[name]) and not read[name].null_count]
-    wanted = [name for name in wanted if not types.is_binary(read[name].type)]  # these columns aren't UTF-8
+    wanted = [name for name in wanted if not types.is_binary(read[name].type)]  # binary columns are not UTF-8
     if _reader(path) is not _csv or not wanted:
         return {}
     options = csv.ConvertOptions(include_columns=wanted, column_types=dict.fromkeys(wanted, pa.string()))

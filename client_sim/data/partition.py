@@ -111,7 +111,7 @@ class RandomSizes(
 
 
 class FixedSize(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="partition", tag="fixed_size"):
-    """Rows are dealt at random, ``examples`` to each of ``clients`` clients; None: as many clients as rows allow."""
+    """Rows are dealt at random, ``examples`` per client; ``clients`` defaults to as many as the rows allow."""
 
     digest_name: ClassVar[str] = "FixedSize"
 

@@ -38,13 +38,13 @@ Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 
 
 class All(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="all"):
-    """Every client."""
+    """Sampling of all clients."""
 
     traits: ClassVar[Traits] = frozenset({"all clients"})
 
 
 class Uniform(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="uniform"):
-    """``clients`` different clients, all equally likely."""
+    """Sampling of ``clients`` different clients, all equally likely."""
 
     traits: ClassVar[Traits] = frozenset({"equal parts"})
 
@@ -52,7 +52,7 @@ class Uniform(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
 
 
 class Bernoulli(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="bernoulli"):
-    """Each client independently with probability ``share``; their number is random and may be zero."""
+    """Sampling of each client independently with probability ``share``; their number is random and may be zero."""
 
     digest_name: ClassVar[str] = "Bernoulli"
     traits: ClassVar[Traits] = frozenset({"by coin"})
@@ -61,7 +61,7 @@ class Bernoulli(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, t
 
 
 class BySize(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="by_size"):
-    """``clients`` clients, drawn one by one with probability n_i/n: the simple sampling of thesis 3.1 and 3.2.
+    """Sampling of ``clients`` clients, one by one with probability n_i/n: the simple sampling of thesis 3.1 and 3.2.
 
     A client may be drawn repeatedly; it then counts, and sends, that many times.
     """
@@ -70,11 +70,11 @@ class BySize(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_
 
 
 class Stratified(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="stratified"):
-    """``clients`` clients in total, from each stratum by its size (thesis 3.2); strata are groups of similar clients.
+    """Sampling of ``clients`` clients in total, from each stratum by its size (thesis 3.2).
 
-    ``by`` defines the size. With ``clients`` each stratum is sampled as in :class:`Uniform`, with ``examples`` as in
-    :class:`BySize`. A stratum's share that is not an integer is rounded up or down at random, without bias, because
-    any fixed rounding would favour some strata permanently.
+    Strata are groups of similar clients, and ``by`` defines their size. With ``clients`` each stratum is sampled as in
+    :class:`Uniform`, with ``examples`` as in :class:`BySize`. A stratum's share that is not an integer is rounded up or
+    down at random, without bias, because any fixed rounding would favour some strata permanently.
     """
 
     digest_name: ClassVar[str] = "Stratified"
@@ -84,7 +84,7 @@ class Stratified(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
 
 
 class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="cluster"):
-    """All clients of ``clusters`` different groups, which are equally likely (thesis 3.2)."""
+    """Sampling of all clients of ``clusters`` different groups, which are equally likely (thesis 3.2)."""
 
     digest_name: ClassVar[str] = "Cluster"
 
@@ -94,7 +94,7 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
 class PowerOfChoice(
     Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="power_of_choice"
 ):
-    """The ``clients`` clients with the largest losses among ``candidates`` drawn by size (Cho, Wang and Joshi 2020).
+    """Sampling of ``clients`` clients with the largest losses among ``candidates`` (Cho, Wang and Joshi 2020).
 
     Candidates are different clients, drawn with probability n_i/n. ``losses`` is the loss to compare by: ``newest``, at
     the newest weights, which each candidate fetches (the paper's pow-d); or ``last``, the loss that each client sent
@@ -114,7 +114,7 @@ class PowerOfChoice(
 
 
 class Oort(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="oort"):
-    """``clients`` clients by utility, including a share that have never taken part (Lai et al. 2021).
+    """Sampling of ``clients`` clients by utility, with a share of clients that have never taken part (Lai et al. 2021).
 
     A client's utility is its data utility when it last took part, sqrt(|B| Σ loss²) over its |B| examples, scaled to 0
     ... 1 over the clients, plus a bonus for time away. The utility of slow clients is lowered.
