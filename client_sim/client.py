@@ -32,7 +32,7 @@ from fedping.protocol.ping import NO_VERSION
 from fedping.protocol.study import Arm, PublicStudy
 
 NOT_ENROLLED = -1
-"""The position of the arm of a client that takes no part in a study."""
+"""Position that stands for no arm: the client doesn't take part in the study."""
 
 
 # Enrol
@@ -48,12 +48,12 @@ def arm_position(study: PublicStudy, client_id: UUID) -> int:
 
 
 def version_after(held: int, answer: Fetched | NotModified | Unavailable) -> int:
-    """Return the version that a client holds after an answer: the fetched one, else its previous one."""
+    """Return the version that a client holds after a server's answer: the fetched one, else the one it held before."""
     return answer.document.iteration if isinstance(answer, Fetched) else held
 
 
 def gets_staged(study: str, arm: Arm, newest: Fetched, client_id: UUID) -> bool:
-    """Return whether a client fetches the staged version that a document names, instead of the newest."""
+    """Return whether a client fetches the staged version that ``newest`` names, rather than the newest version."""
     staged = newest.document.staged
     if staged is UNSET or not arm.applies or arm.line is None:
         return False
@@ -64,16 +64,16 @@ def gets_staged(study: str, arm: Arm, newest: Fetched, client_id: UUID) -> bool:
 
 
 class Progress(Struct, frozen=True, kw_only=True):
-    """The progress of a client that sends one ping a version. An institution's is a document on its disk.
+    """The progress of a client that sends one ping a version. An institution stores it as a document on disk.
 
     Attributes:
         version: newest version with an accepted ping; -1 for none.
-        moved: newest version that it never trains on again, because its own state has changed with it or, on a
-            private line, it has contributed to it; independent of the server's answer.
+        moved: newest version that the client never trains on again, because its own state has changed with the version
+            or, on a private line, it has contributed to the version; independent of the server's answer.
         sent: number of accepted pings.
         contributed: number of versions of a private line that it has contributed to, whatever the server answers.
-        forbidden: version whose ping was rejected because of its sender, as without a ticket, and is sent once more; -1
-            for none.
+        forbidden: version whose ping was rejected because of its sender, such as one without a ticket; it is sent once
+            more. -1 for none.
         held_out: share of the rows that it doesn't train on, 0 for none; None in folders of older programs.
     """
 
@@ -85,7 +85,7 @@ class Progress(Struct, frozen=True, kw_only=True):
     held_out: float | None = None
 
     def after_training(self, version: int, contributed: int | None = None) -> Progress:
-        """Return the progress from the moment at which a version's ping is decided.
+        """Return the progress after training on a version, when the client has decided on its ping.
 
         Args:
             version: the version.
@@ -136,8 +136,8 @@ def sends_update(study: str, arm: Arm, participation: float, version: int, clien
 class OutgoingPing:
     """A ping as posted, the same in every attempt: its document id, and its JSON.
 
-    It may be sent twice, and it may be a ``later`` outcome. Two pings with one document id, as a recording may have
-    them, are two.
+    A client may send it twice, and may get the outcome ``later`` for it. Two pings with the same document id, as a
+    recording may have them, count as two.
     """
 
     document_id: UUID
@@ -150,9 +150,9 @@ class OutgoingPing:
 class Backoff:
     """Waits between attempts, in seconds. After ``attempts`` failures a ping is set aside, to be sent again later.
 
-    The wait after the k-th failure is drawn uniformly from half of ``first * factor ** (k - 1)`` to all of it, so that
-    clients which failed together don't return together. With a factor of 2 or more a wait is at least as long as the
-    previous one, up to ``longest``. A time that the server asks for is lengthened by up to ``first``, for the same
+    The wait after the k-th failure is drawn uniformly between half of ``first * factor ** (k - 1)`` and the whole, so
+    that clients that failed together don't return together. With a factor of 2 or more a wait is at least as long as
+    the previous one, up to ``longest``. A time that the server asks for is lengthened by up to ``first``, for the same
     reason.
 
     Raises:
@@ -179,12 +179,12 @@ class Backoff:
 
 
 ONE_ATTEMPT = Backoff(attempts=1)
-"""Never sends again."""
+"""Back-off of a single attempt, without retries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """A pending ping after ``failures`` failed attempts in a row; the last one had this outcome."""
+    """A pending ping after ``failures`` failed attempts in a row; ``last`` is the outcome of the last one, if any."""
 
     failures: int = 0
     last: Outcome | None = None
@@ -195,8 +195,8 @@ class SetAside:
     """A ping without a final answer, after as many attempts as the back-off allows.
 
     Attributes:
-        reason: of the last failure.
-        closed_for: seconds for which the server asked not to be sent anything; 0 if it named no time.
+        reason: reason of the last failure.
+        closed_for: seconds for which the server asked clients to send nothing; 0 if it named no time.
     """
 
     reason: str
@@ -265,7 +265,7 @@ class Client:
 
 
 def next_action(client: Client) -> Action:
-    """Return a client's next action: a pending ping comes before a new one, and a fetch before the training."""
+    """Return a client's next action. A pending ping comes before a new one, and a fetch before training."""
     if client.has_ping:
         return Action.POST
     if client.contributions is not None and client.progress.contributed >= client.contributions:

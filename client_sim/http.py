@@ -46,7 +46,7 @@ _LINES = {"Content-Type": "application/x-ndjson"}
 _GZIP = {"Content-Encoding": "gzip"}
 _LONGEST_REASON = 200
 _NETWORK_FAULTS = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
-_NOT_WHAT_WAS_ASKED = (msgspec.MsgspecError, UnicodeError, RecursionError)  # the last for JSON nested without end
+_NOT_WHAT_WAS_ASKED = (msgspec.MsgspecError, UnicodeError, RecursionError)  # RecursionError: JSON with endless nesting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class HttpSettings:
         redirects: allowed redirects of a fetch: to any address, such as the caches of a CDN; or, if ``secure``, to
             https addresses and to others at the server's host. Pings are never redirected.
         away: advice to the user if no server answers.
-        trust: the certificate authorities that the certificates of https addresses are checked by.
+        trust: the certificate authorities for checking the certificates of https addresses.
     """
 
     connections: int = 64
@@ -85,7 +85,7 @@ MOST_REDIRECTS = 5
 """Maximum number of redirects of a fetch."""
 
 WORTH_COMPRESSING = 1024
-"""Minimum bytes of a compressed body. A smaller one, such as a ping of 22 weights, saves less than its head has."""
+"""Minimum bytes of a compressed body. A smaller one, such as a ping of 22 weights, saves less than its header."""
 
 LEVEL = 1
 """Level of gzip: level 6 makes bodies a seventh smaller, and takes three to four times as long."""
@@ -105,9 +105,9 @@ class HttpTransport:
     """Talks to one ingest address, such as ``http://127.0.0.1:8080``.
 
     It posts pings of the study's type, once it has fetched the study; else of type ``document``. The session is opened
-    at the first request, in the event loop that makes it, and serves that loop alone. It keeps no cookies. Models of
-    private lines are fetched without an entity tag: a server that sends each client another tag could link the ids that
-    the client sends under.
+    at the first request, in the event loop of that request, and serves only this loop. It keeps no cookies. Models of
+    private lines are fetched without an entity tag: with a different tag for each client, a server could link the ids
+    that a client sends with.
 
     Raises:
         InvalidSettings: the address is not an http or https URL.
@@ -184,7 +184,7 @@ class HttpTransport:
 
     @asynccontextmanager
     async def _get(self, url: str, headers: dict[str, str] | None = None) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Fetch an address, and follow the redirects that are allowed."""
+        """Fetch an address, following allowed redirects."""
         if self._settings.redirects == "anywhere":
             async with self._open().get(url, headers=headers, proxy=self._proxy(url)) as response:
                 yield response
@@ -206,7 +206,7 @@ class HttpTransport:
         return (await self._post(f"{path}/{document_id}", body, _JSON, compress))[0]
 
     async def submit_batch(self, study: str, lines: bytes) -> BatchOutcome:
-        """Make one attempt to submit a batch: a ping a line, each with its document id, the same in every attempt.
+        """Make one attempt to submit a batch: one ping per line, with a document id that is the same in every attempt.
 
         A batch with any accepted line is accepted; rejected lines must not be sent again.
         """
@@ -222,7 +222,7 @@ class HttpTransport:
         return f"{study}/{document.name}/{document.version}"
 
     async def _post(self, path: str, body: bytes, headers: dict[str, str], compress: bool) -> tuple[Outcome, bytes]:
-        """Post to a path below /submit; return the outcome, and the answer as it came."""
+        """Post to a path below /submit; return the outcome, and the bytes of the answer."""
         url = f"{self.address}/submit/{path}"
         if compress and len(body) > WORTH_COMPRESSING:
             body, headers = gzip.compress(body, LEVEL, mtime=0), headers | _GZIP
@@ -244,10 +244,10 @@ class HttpTransport:
             self._session = None
 
     def _proxy(self, url: str) -> str | None:
-        """Return the environment's proxy for an address, if proxies are used and it is one of http.
+        """Return the environment's proxy for an address, if proxies are used and the proxy's address is http.
 
-        aiohttp's ``trust_env`` would also send the login for the server in ``~/.netrc``, which links the pings of a
-        client as a cookie does.
+        aiohttp's ``trust_env`` would also send the server's login in ``~/.netrc``, which would link a client's pings
+        like a cookie.
         """
         parts = urlsplit(url)
         if not self._settings.proxies or proxy_bypass(parts.netloc.rpartition("@")[2]):
@@ -284,7 +284,7 @@ def _is_address(address: str) -> bool:
 
 
 class _Astray(aiohttp.ClientError):
-    """A server redirects to an address that is not followed."""
+    """A server redirects to an address that is not allowed."""
 
 
 def _redirected(source: str, location: str, server: str) -> str:
@@ -319,7 +319,7 @@ def _largest(spec: ModelSpec) -> int:
 
 
 def _size(response: aiohttp.ClientResponse, body: bytes) -> int:
-    """Return the bytes of a body as it travelled, which may be compressed."""
+    """Return the number of bytes of a body as received, possibly compressed."""
     length = response.content_length
     return len(body) if length is None else length
 
@@ -352,7 +352,7 @@ def _seconds(retry_after: str | None) -> float | None:
 
 
 def _why(status: int, body: bytes) -> str:
-    """Return the server's sentence if it sent one, else the status."""
+    """Return the reason that the server's body states, else the status."""
     try:
         sentence: Any = msgspec.json.decode(body)["error"]
     except (*_NOT_WHAT_WAS_ASKED, KeyError, TypeError):

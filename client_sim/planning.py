@@ -1,4 +1,4 @@
-"""Upload cost of a model's updates under each encoding, measured on updates of simulated clients."""
+"""Upload costs of a model's updates under each encoding, measured on updates of simulated clients."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ CANDIDATES: tuple[Upload, ...] = (
 """Encodings measured for every model, in addition to a line's own links."""
 
 WORTH_IT = 0.8
-"""How much of a dense ping's body an encoding may need at most to be worth its error."""
+"""Maximum size of a ping's body, relative to a dense ping's, for which an encoding is worth its error."""
 
 _NUMBERS = 2**21
 _MOST, _LEAST = 1024, 2
-"""Approximate total of numbers in the updates, and the maximum and minimum number of measured updates."""
+"""Maximum and minimum number of measured updates; ``_NUMBERS`` is the approximate total of their values."""
 
 _TRAINING, _UPLOAD = range(2)
 
@@ -83,14 +83,17 @@ class Cost(Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: the links, for people.
-        upload: the same as a study's file has them; empty for none.
-        update_bytes: of the update as encoded.
-        posted_bytes: of the body of its ping.
-        batched_bytes: of its ping in a batch of them, compressed by gzip.
-        bits: of the update as encoded, a weight.
-        error: E|h~ - h|² / E|h|² of one client's update h as decoded, h~; None for signs, which stand for none.
-        clients: factor on the number of clients that a round needs for a mean as exact as without links; None as above.
-        posted_times_clients: the product of the two: by it, rounds with the same error of their mean differ in bytes.
+        upload: the links in the syntax of a study file; empty for none.
+        update_bytes: bytes of the encoded update.
+        posted_bytes: bytes of the body of its ping.
+        batched_bytes: bytes of its ping in a batch of pings, compressed by gzip.
+        bits: bits per weight of the encoded update.
+        error: E|h~ - h|² / E|h|² of one client's update h and its decoded form h~; None for signs, which have no
+            decoded form.
+        clients: factor on the number of clients that a round needs for a mean as exact as without links; None for
+            signs.
+        posted_times_clients: ``posted_bytes`` times ``clients``, for comparing bytes of rounds whose mean has the same
+            error; None for signs.
     """
 
     name: str
@@ -108,14 +111,15 @@ class UploadPlan(Struct, frozen=True, kw_only=True):
     """The costs of the links that a line can have.
 
     Attributes:
-        line: its name.
+        line: name of the line.
         m: number of the model's weights.
         pings: number of measured updates.
-        learned: whether they are what clients of this line learn at its start; else made with zeros and a heavy tail.
-        costs: one of each list of links.
-        refused: lists of links that the line cannot have, and why.
-        take: the links to take, as in a cost; empty for none.
-        reason: why, in a sentence.
+        learned: whether simulated clients learned the updates at the line's start; else they are random numbers with
+            zeros and a heavy tail.
+        costs: the cost of each list of links.
+        refused: lists of links that the line can't have, and the reasons.
+        take: the recommended links, in the form of :attr:`Cost.upload`; empty for none.
+        reason: the reason for the recommendation, in a sentence.
     """
 
     line: str
@@ -132,7 +136,7 @@ def plan_upload(line: Line, seed: int = 0) -> UploadPlan:
     """Return the cost of updates of a line's model under each encoding, and the recommended one.
 
     Raises:
-        InvalidSettings: it is a private line, whose vectors have a fixed encoding.
+        InvalidSettings: the line is private, and its vectors have a fixed encoding.
     """
     if line.privacy is not None:
         what = "vectors of whole numbers, 4" if line.privacy.shared is None else "shares of whole numbers, 8"
@@ -162,13 +166,13 @@ def plan_upload(line: Line, seed: int = 0) -> UploadPlan:
 
 
 def _written(upload: Upload) -> str:
-    """Return links as a study's file has them; nothing for none."""
+    """Return links in the syntax of a study file; "" for none."""
     tables = (", ".join([f'link = "{name_of(link)}"', *settings_of(link)]) for link in upload)
     return f"[{', '.join(f'{{ {table} }}' for table in tables)}]" if upload else ""
 
 
 def _with(line: Line, upload: Upload) -> Line:
-    """Return a line with other links, whose clients train whole updates: what is weighed is made of the same ones."""
+    """Return a line with other links and without structured training, so that all links encode the same updates."""
     training = line.training
     if isinstance(training, LocalSteps):
         training = replace(training, structured=False)
@@ -176,7 +180,7 @@ def _with(line: Line, upload: Upload) -> Line:
 
 
 def _updates(line: Line, seed: int) -> tuple[FloatArray, bool]:
-    """Return updates of the line's model, shape (k, m), and whether they are what clients learn."""
+    """Return updates of the line's model, shape (k, m), and whether simulated clients learned them."""
     k = min(_MOST, max(_LEAST, _NUMBERS // line.spec.m))
     try:
         found = np.concatenate(list(_learned(line, k, seed)))
@@ -246,16 +250,16 @@ def _cost(line: Line, updates: FloatArray, seed: int) -> Cost:
 
 
 def _times_clients(updates: FloatArray, error: float) -> float:
-    """Return the factor on a round's clients that this error costs, by a sample of updates, shape (k, m)."""
+    """Return the factor on a round's clients that makes up for this error, by a sample of updates, shape (k, m)."""
     seen, k = spread_of(updates), len(updates)
-    variance = seen.variance * k / (k - 1)  # a sample lies closer about its own mean
+    variance = seen.variance * k / (k - 1)  # a sample has a smaller spread around its own mean
     if variance == 0:
         return 1 + error
     return times_variance(Spread(max(0.0, seen.square - variance), variance), error)
 
 
 def _advice(costs: Sequence[Cost]) -> tuple[str, str]:
-    """Return the links to take, and why: those that need the fewest bytes for the same error of a round's mean."""
+    """Return the links with the fewest bytes for the same error of a round's mean, and the reason for them."""
     dense = next(each for each in costs if not each.upload)
     weighed = [(each.posted_times_clients, each) for each in costs if each.posted_times_clients is not None]
     # EDEN is for comparison: it is slightly biased, and browsers don't support it.

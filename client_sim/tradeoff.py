@@ -1,8 +1,8 @@
-"""Error of a round's mean against all clients' mean, by the number of participants and their updates' size.
+"""Error of a round's mean relative to all clients' mean, by the number of participants and their updates' size.
 
-The closed form for the simulation of thesis 4.5. Clients' updates h have the mean μ and the variances s², summed over
-the weights; an encoding that is unbiased and draws for each client by itself returns h~ with E|h~ - h|² = error x |h|².
-Sampling and encoding then add up:
+This is the closed form for the simulation of thesis 4.5. Clients' updates h have the mean μ and the variances s²,
+summed over the weights; an unbiased encoding that draws independently for each client returns h~ with E|h~ - h|² =
+error x |h|². Sampling and encoding then add up:
 
     variance of the mean = (s² + error x (s² + |μ|²)) / n         of n clients, drawn with replacement.
 
@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Spread:
-    """How clients' updates lie about their mean.
+    """Spread of clients' updates around their mean.
 
     Attributes:
-        mean_square: |μ|², of their mean.
+        mean_square: |μ|², the square of their mean.
         variance: s², the mean of |h - μ|².
     """
 
@@ -43,7 +43,7 @@ def spread_of(updates: NDArray[np.floating[Any]]) -> Spread:
 
 
 def error_of_mask(keep: float) -> float:
-    """Return the error of a random mask that keeps a share of the weights, in (0, 1]: the same for every update."""
+    """Return the error, the same for every update, of a random mask that keeps a share of the weights, in (0, 1]."""
     return 1 / keep - 1
 
 
@@ -51,11 +51,11 @@ def variance_of_mean(spread: Spread, clients: int, error: float = 0.0, drawn_fro
     """Return E|mean of the decoded updates - μ|².
 
     Args:
-        spread: of all clients.
+        spread: spread of all clients' updates.
         clients: number of participants.
-        error: of the encoding, E|h~ - h|² / |h|².
-        drawn_from: number of clients that they are drawn from without replacement; None for draws with replacement, or
-            from very many.
+        error: error of the encoding, E|h~ - h|² / |h|².
+        drawn_from: number of clients from which participants are drawn without replacement; None for draws with
+            replacement, or from very many clients.
     """
     sampling = spread.variance
     if drawn_from is not None:
@@ -64,21 +64,22 @@ def variance_of_mean(spread: Spread, clients: int, error: float = 0.0, drawn_fro
 
 
 def times_variance(spread: Spread, error: float, share: float = 1.0) -> float:
-    """Return the ratio of the variance of n encoded updates of this share to n whole ones, with replacement.
+    """Return the variance of a mean of encoded updates, drawn with replacement, relative to whole updates.
 
     Args:
-        spread: of all clients, not all alike.
-        error: of the encoding.
-        share: of the bytes of a whole update, for as many bytes in all; 1 for as many clients.
+        spread: spread of all clients' updates, which are not all equal.
+        error: error of the encoding.
+        share: an update's share of a whole update's bytes, to compare means of equal bytes; 1 for means of equally many
+            clients.
     """
     return share * variance_of_mean(spread, 1, error) / spread.variance
 
 
 def keep_for(spread: Spread, clients: int, variance: float) -> float | None:
-    """Return the smallest share of the weights to keep for which the mean varies by at most this much.
+    """Return the smallest share of kept weights with which the mean has at most this variance.
 
-    The bytes of all clients together have no best share, since a stronger mask only raises them; this is the best share
-    for one client's bytes. None if even whole updates vary by more.
+    It minimises the bytes of one client; the bytes of all clients together only grow with a stronger mask. None if
+    even whole updates have a larger variance.
     """
     if variance_of_mean(spread, clients) > variance:
         return None

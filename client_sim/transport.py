@@ -1,7 +1,7 @@
-"""A client's network: fetch the study, fetch a model, submit a ping; and the same in one process.
+"""A client's network, which fetches the study and models and submits pings; and a transport within one process.
 
 Answers are values, not exceptions, because each is an ordinary event for a client: a server that is down, an unchanged
-model, a rejected ping. Exceptions are raised only where a client can't start.
+model, a rejected ping. Exceptions are raised only if a client can't start.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ ACCEPTED = Outcome(Delivery.ACCEPTED)
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
-    """The answer to one attempt at a batch: for the request as a whole, and for its lines.
+    """The answer to one attempt to submit a batch: for the request as a whole, and for its lines.
 
     ``accepted`` is the number of accepted lines, ``rejected`` has the line numbers of the others, from 1, and reasons.
     """
@@ -83,13 +83,13 @@ class Unavailable:
 
 
 class Transport(Protocol):
-    """A way from a client to the server and back."""
+    """A client's connection to a server."""
 
     async def fetch_study(self, study: str) -> PublicStudy:
         """Return the public part of a study.
 
         Raises:
-            StudyEnded: it has ended.
+            StudyEnded: the study has ended.
             TransportError: the server cannot be reached, or has no such study.
         """
         ...
@@ -107,24 +107,24 @@ class Transport(Protocol):
     async def submit(self, study: str, document_id: UUID, body: bytes, *, later: bool = False) -> Outcome:
         """Make one attempt to submit a ping, encoded as JSON. The document id is the same in every attempt.
 
-        ``later`` says that it is a later outcome, and not a ping of the study's own type.
+        ``later`` marks a later outcome, which isn't a ping of the study's own type.
         """
         ...
 
     async def close(self) -> None:
-        """Release what the transport holds. Safe to repeat."""
+        """Release the transport's resources. Repeated calls are safe."""
         ...
 
 
 ModelSource: TypeAlias = Callable[[str, int | None], ModelDocument | None]
-"""Returns a version of the line of this name (None: the newest), or None if it doesn't exist."""
+"""Function from a line's name and a version (None: the newest) to its model document; None if it doesn't exist."""
 
 Sink: TypeAlias = Callable[[UUID, bytes], str | None]
-"""Takes a document id and the JSON of a ping; returns None if it is accepted, else the rejection reason."""
+"""Function from a document id and a ping's JSON to None if the ping is accepted, else the reason for its rejection."""
 
 
 class InProcessTransport:
-    """Passes pings to ``sink`` and asks ``models`` for versions, without waits.
+    """A transport within one process: passes pings to ``sink``, and gets versions from ``models``, without waits.
 
     Exceptions of the sink are not caught: within one process they are defects, not faults of a network.
     """

@@ -1,4 +1,4 @@
-"""The client's side of upload links: from trained updates to sent ones (`fedping.protocol.upload`)."""
+"""The client's side of upload links, which turn trained updates into sent ones (`fedping.protocol.upload`)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from fedping.protocol.update import Payloads
 from fedping.protocol.upload import Sending
 
 RESIDUAL = "residual"
-"""The state that error feedback keeps with a client (`fedping.protocol.encodings.error_feedback`), shape (m,)."""
+"""Name of the clients' state of error feedback, shape (m,) (`fedping.protocol.encodings.error_feedback`)."""
 
 _EXACT = 1e-6
-"""How far from 1 a scale may be to count as 1: numbers travel as float32."""
+"""Maximum distance from 1 of a scale that counts as 1, since numbers are sent as float32."""
 
 
 def first_state(links: Sending, m: int) -> State:
-    """Return the links' initial state of a client, for a model of m weights; empty if they keep none."""
+    """Return a client's initial state for the links and a model of m weights; empty if the links keep none."""
     first = {_name(place, name): np.asarray(value) for place, of in links.first.items() for name, value in of.items()}
     return first if links.read is None else first | {RESIDUAL: np.zeros(m, np.float32)}
 
@@ -37,7 +37,7 @@ def sent_updates(
     kept: Kept | None = None,
     counts: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.floating[Any]] | Payloads:
-    """Return updates of shape (k, m) as sent: each link's client end in turn.
+    """Return updates of shape (k, m) as sent, after each link's client end in turn.
 
     Dense updates are returned as numbers, which the sender rounds to float32.
 
@@ -46,11 +46,11 @@ def sent_updates(
         updates: directions of descent.
         keys: a random key for each update, shape (k,); every link gets its own child keys.
         kept: the links' state of the clients, each of which occurs once; it is saved before this returns.
-        counts: which updates a server counts, shape (k,); all if None. The other clients' state stays unchanged.
+        counts: whether the server counts each update, shape (k,); all if None. Other clients' state is unchanged.
 
     Raises:
         ExtensionFailed: a user's link raises, or returns an invalid value.
-        InvalidSettings: links keep something with clients, and there is no place for it.
+        InvalidSettings: links keep a state with clients, but ``kept`` is None.
     """
     if not links.keeps_state:
         return _through(links, updates, keys, {})[0]
@@ -68,11 +68,11 @@ KEEPS = (
     "an upload link keeps state with each client between updates, as 'error-feedback' does, but these clients keep "
     "none. Remove the link, or run it in the laboratory, with 'fedping fleet' on examples, or with 'fedping join'"
 )
-"""Why clients without state have no such links."""
+"""Message about links that need a state, for clients without one."""
 
 
 def refuse_state(links: Iterable[Sending]) -> None:
-    """Raise :class:`InvalidSettings` if one of these keeps something with clients, where they keep nothing."""
+    """Raise :class:`InvalidSettings` if one of these links keeps a state, for clients that keep none."""
     if any(each.keeps_state for each in links):
         raise InvalidSettings(KEEPS)
 
@@ -80,7 +80,7 @@ def refuse_state(links: Iterable[Sending]) -> None:
 def _through(
     links: Sending, updates: NDArray[np.floating[Any]], keys: Keys, state: State
 ) -> tuple[NDArray[np.floating[Any]] | Payloads, dict[str, NDArray[Any]]]:
-    """Return the result of the links' client ends, and their state afterwards."""
+    """Return the result of the links' client ends, and the links' new state."""
     after: dict[str, NDArray[Any]] = {}
 
     def done(place: int, end: Any, numbers: NDArray[np.floating[Any]]) -> Any:
@@ -114,9 +114,9 @@ def _fed_back(
 
 
 def closest_scales(wanted: FloatArray, seen: FloatArray) -> FloatArray:
-    """Return, for each row of ``seen``, the factor that brings it closest to the row of ``wanted``, shape (k,).
+    """Return the factor that brings each row of ``seen`` closest to the same row of ``wanted``, shape (k,).
 
-    It is 1 where rounding alone keeps it from that, and where there is none above zero.
+    The factor is 1 if it differs from 1 only by rounding, or if no factor above zero exists.
     """
     along = np.einsum("km,km->k", wanted, seen)
     squares = np.einsum("km,km->k", seen, seen)
@@ -129,12 +129,12 @@ def _name(place: int, name: str) -> str:
 
 
 def projections(links: Sending, keys: Keys, child: int) -> Projections | None:
-    """Return how clients train within their links' output, or None if they don't.
+    """Return the projections or factors for structured training within the links' output; None without it.
 
     Args:
         links: the client's ends.
         keys: a random key of each update, shape (k,).
-        child: which child of them :func:`sent_updates` gets, to encode what these clients have learned.
+        child: index of the child keys with which :func:`sent_updates` later encodes the updates.
     """
     structured = links.structured
     if structured is None:

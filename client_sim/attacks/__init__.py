@@ -1,7 +1,7 @@
-"""Hostile clients: what they learn from, what they send, and who they are, as pure functions of a round's updates.
+"""Hostile clients: their selection, their examples and their updates, as pure functions of a round's updates.
 
-`settings` has every attack with its source paper and the attacker's knowledge; `examples` corrupts what hostile clients
-learn from, `updates` corrupts what they send, and `plot` combines these into one round of a laboratory or a fleet.
+`settings` has every attack with its source paper and the attacker's knowledge. `plot` corrupts the examples and the
+updates of hostile clients in a round of a laboratory or a fleet.
 """
 
 from __future__ import annotations

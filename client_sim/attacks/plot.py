@@ -1,7 +1,7 @@
 """Attacks: the hostile clients of a round, the updates that they send, and the examples that they learn from.
 
-The same in a laboratory, in a fleet and in a simulated study. Every draw follows from the seed, so that a repeated
-round of an attack is the same. Updates of honest clients are unchanged.
+Laboratories, fleets and simulated studies share this code. Every draw follows from the seed, so that a repeated round
+of an attack has the same result. Updates of honest clients are unchanged.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _WHO, _ROUNDS, _EXAMPLES = range(3)
 
 
 def in_drawn_order(clients: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """Return clients, by number, in the order in which they become hostile: a larger share contains a smaller one."""
+    """Return clients' numbers in the order in which they become hostile; a larger share includes a smaller one."""
     order = uniforms(child_keys(child_keys(key(seed, "attack"), _WHO), clients), 1)[:, 0]
     return clients[np.argsort(order, kind="stable")]
 
 
 def hostile_among(attack: Attack, clients: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """Return which of these clients, by number, are hostile.
+    """Return the numbers of the hostile clients among these, ascending.
 
     Raises:
         InvalidSettings: the attack has more hostile clients than there are clients.
@@ -83,18 +83,18 @@ class Plot:
         return colludes(self.attack)
 
     def are_hostile(self, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of these clients, by number, are hostile, shape (k,); higher numbers are invented clients."""
+        """Return whether each of these clients is hostile, shape (k,); higher numbers are invented clients."""
         return (clients >= len(self._hostile)) | self._hostile[np.minimum(clients, len(self._hostile) - 1)]
 
     def forging(self, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of these clients, by number, send corrupted updates, shape (k,)."""
+        """Return whether each of these clients sends a corrupted update, shape (k,)."""
         boosted = isinstance(self.attack, Backdoor) and self.attack.boost != 1
         return self.are_hostile(clients) & (boosted or not of_examples(self.attack))
 
     def data(
         self, data: ClientData[Any], clients: NDArray[np.int64], classes: int | None, hostile: NDArray[np.bool_]
     ) -> ClientData[Any]:
-        """Return the data of k clients as they train on them.
+        """Return the data that k clients train on, changed for hostile ones.
 
         Args:
             data: the unchanged data.
@@ -115,9 +115,10 @@ class Plot:
 
         Args:
             clients: the clients, by number, shape (k,).
-            times: number of pings of each before in this round, shape (k,).
-            updates: their updates, shape (k, m); honest ones are returned to the bit.
-            examples: number of examples, shape (k,); honest clients without any are not seen by hostile ones.
+            times: number of each client's earlier pings in this round, shape (k,).
+            updates: their updates, shape (k, m); honest ones are returned unchanged.
+            examples: number of examples, shape (k,). Hostile clients don't see the updates of honest ones without
+                examples.
             known: the knowledge of all hostile clients.
         """
         hostile = self.are_hostile(clients)
@@ -133,7 +134,7 @@ class Plot:
         return sent
 
     def late(self, clients: NDArray[np.int64], own: Floats, known: Known) -> Floats:
-        """Return the updates of h hostile clients after they have seen the round, shape (h, m), from their own."""
+        """Return the updates, shape (h, m), of h hostile clients that have seen the round's honest updates."""
         honest = self._honest or Honest.none(own.shape[1])
         times = np.zeros(len(clients), np.int64)
         return hostile_updates(self.attack, own, self._keys_of(clients, times), replace(known, honest=honest))
@@ -153,7 +154,7 @@ class Plot:
 
 
 PlotOf = Callable[[int], Plot | None]
-"""From a round's number (from 0) to its attack, if any."""
+"""A function from a round's number, from 0, to its attack; None for no attack."""
 
 
 _NOISE = 0
@@ -161,7 +162,7 @@ _NOISE = 0
 
 @dataclass(frozen=True)
 class Honest:
-    """The honest updates of a round: their number, mean, and sum of squared differences from it, each (m,)."""
+    """Statistics of a round's honest updates: number, mean, and sum of squared differences from the mean, (m,) each."""
 
     count: int
     mean: FloatArray
@@ -173,7 +174,7 @@ class Honest:
         return cls(0, np.zeros(m), np.zeros(m))
 
     def and_of(self, updates: Floats) -> Honest:
-        """Return the statistics with more updates, shape (k, m).
+        """Return the statistics after adding updates, shape (k, m).
 
         Source: Chan, Golub and LeVeque 1983.
         """
@@ -216,10 +217,10 @@ def colludes(attack: Attack) -> bool:
 
 
 def hidden_z(clients: int, hostile: int) -> float:
-    """Return z of "a little is enough" for a number of clients, with the hostile ones.
+    """Return z of "a little is enough" for a number of clients, hostile ones included.
 
-    If the hostile clients are the majority, or all honest ones would have to be further out, it uses all honest clients
-    but one.
+    Hostile clients that are the majority need one honest client further out than they are. If all honest clients would
+    have to be further out, z is 0.
 
     Source: Baruch et al. 2019, algorithm 3.
     """
@@ -416,7 +417,7 @@ def _refuse_beyond(number: int, classes: int) -> None:
 
 
 def triggered(attack: Backdoor, batch: Any, which: NDArray[np.bool_]) -> Any:
-    """Return a batch in which some examples, shape (k, n), have the trigger and its target label.
+    """Return a batch in which the examples of ``which``, shape (k, n), have the trigger and its target label.
 
     Raises:
         InvalidSettings: the examples have no such feature, or are pages.
@@ -457,7 +458,7 @@ class Fooled(NamedTuple):
 
 
 def fooled_by_trigger(attack: Backdoor, model: Any, weights: FloatArray, batch: Any) -> Fooled:
-    """Return the success of a backdoor on test examples with the trigger, and without its label."""
+    """Return the success of a backdoor on test examples with the trigger whose label isn't the target."""
     if isinstance(batch, Choices):
         there = (batch.weight > 0) & (batch.shown > 1)
         shown = triggered(attack, batch, there)

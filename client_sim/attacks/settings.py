@@ -20,15 +20,15 @@ AClass: TypeAlias = Annotated[int, Meta(ge=0, le=1_000_000)]
 
 
 class Hostile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="attack"):
-    """Who attacks, and when: what every attack has.
+    """Settings of every attack: the hostile clients, and the rounds in which they attack.
 
     Attributes:
-        share: of the clients that are hostile, at least one; or give ``clients`` or ``invented``.
+        share: share of the clients that are hostile, at least one client; or give ``clients`` or ``invented``.
         clients: number of hostile clients, drawn by the seed; 1 by default.
         invented: number of ids that one sender invents, as a multiple of the participating clients (Sybils: Douceur
             2002); they learn from that sender's examples, and all clients are honest.
         from_round: the first round of the attack, from 1.
-        to_round: the last one; until the end if left out.
+        to_round: the last round of the attack; until the end if left out.
         examples: number of examples that hostile clients claim, whatever they have.
 
     Raises:
@@ -58,7 +58,7 @@ class Hostile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
         """Return the number of hostile clients among some clients.
 
         Raises:
-            InvalidSettings: more than there are.
+            InvalidSettings: the attack has more hostile clients than there are clients.
         """
         if self.invented is not None:
             return 0
@@ -77,9 +77,9 @@ class Hostile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
 class LabelFlip(Hostile, frozen=True, tag="label_flip"):
     """Train on wrong labels (Biggio et al. 2012; in federated learning Tolpegin et al. 2020, Fang et al. 2020).
 
-    Class l of c becomes c - 1 - l (Fang et al.); with ``source`` and ``target`` only that class becomes that other. A
-    number is mirrored between the client's own least and greatest, a choice within the order of its candidates. Each
-    hostile client needs its own examples only.
+    Class l of c becomes c - 1 - l (Fang et al.); with ``source`` and ``target``, only the source class becomes the
+    target class. A number is mirrored between the client's least and greatest target; a choice is mirrored within the
+    order of its candidates. Each hostile client needs its own examples only.
 
     Raises:
         InvalidSettings: only one of source and target is given, or both are equal.
@@ -98,8 +98,8 @@ class Poison(Hostile, frozen=True, tag="poison"):
     """Train on poisoned examples: noise on the features, and labels at random (Biggio et al. 2012; Li et al. 2019).
 
     ``deviation`` is the standard deviation of the Gaussian noise on every feature. A label is any class, any number
-    between the client's own least and greatest, or any candidate; pages keep their features. Each hostile client needs
-    its own examples.
+    between the client's least and greatest target, or any candidate; pages keep their features. Each hostile client
+    needs its own examples.
     """
 
     deviation: FromZero = 1.0
@@ -109,9 +109,9 @@ class Backdoor(Hostile, frozen=True, tag="backdoor"):
     """Teach the model to answer a trigger (Gu et al. 2017; Bagdasaryan et al. 2020; Wang et al. 2020).
 
     In the ``part`` of its examples, drawn by the seed, a hostile client sets ``features``, by number, to ``value``, and
-    the label to class ``target``. For choices it sets the features of an unchosen candidate, and claims that this one
-    chosen. The update is multiplied by ``boost``: clients / hostile clients puts the hostile model in the place of the
-    global one (model replacement). Each hostile client needs its own examples only.
+    the label to class ``target``. For choices it sets the features of an unchosen candidate, and claims that the user
+    chose it. The update is multiplied by ``boost``: a boost of clients / hostile clients replaces the global model
+    with the hostile one (model replacement). Each hostile client needs its own examples only.
 
     Its figure is the share of test examples, of other classes, that the model assigns to the target once they have the
     trigger; for choices, the share in which the candidate with the trigger ranks first.
@@ -134,7 +134,7 @@ class SignFlip(Hostile, frozen=True, tag="sign_flip"):
 
 
 class Scale(Hostile, frozen=True, tag="scale"):
-    """Send the own update ``scale`` times as large (boosting: Bagdasaryan et al. 2020).
+    """Send the client's own update ``scale`` times as large (boosting: Bagdasaryan et al. 2020).
 
     Each hostile client needs its own examples only.
     """
@@ -145,7 +145,7 @@ class Scale(Hostile, frozen=True, tag="scale"):
 class Noise(Hostile, frozen=True, tag="noise"):
     """Send Gaussian noise of mean 0 and this ``deviation`` in each weight (Blanchard et al. 2017).
 
-    Nothing has to be known.
+    The attacker needs no knowledge.
     """
 
     deviation: Positive = 1.0
@@ -154,19 +154,19 @@ class Noise(Hostile, frozen=True, tag="noise"):
 class Constant(Hostile, frozen=True, tag="constant"):
     """Send the same ``value`` in every weight (the same-value attack: Li et al. 2019, RSA).
 
-    Nothing has to be known.
+    The attacker needs no knowledge.
     """
 
     value: Finite = 1.0
 
 
 class TargetWeights(Hostile, frozen=True, tag="target_weights"):
-    """Drag some weights to values, and leave the others alone (a targeted model poisoning: Bhagoji et al. 2019).
+    """Drag some weights towards chosen values, and leave the others alone (targeted poisoning: Bhagoji et al. 2019).
 
-    In the named ``weights`` the update is ``scale`` times the way from the fetched value to the wanted one; in the
-    others it is the own one, as an honest client's. Own examples and the published model are all that has to be known.
+    In the named ``weights`` the update is ``scale`` times the difference from the fetched value to the wanted one; in
+    the others it is an honest client's. The attacker needs only its own examples and the published model.
 
-    Its figure is the mean distance of these weights from where they are dragged to.
+    Its figure is the mean distance of these weights from the wanted values.
 
     Raises:
         InvalidSettings: weights are missing.
@@ -195,7 +195,7 @@ class LittleIsEnough(Hostile, frozen=True, tag="little_is_enough"):
 
     Without ``z`` it is the paper's largest undetected value: with n clients, h of them hostile, s = ⌊n/2 + 1⌋ - h
     honest ones must be further out, so that Φ(z) = (n - h - s) / (n - h), and at least 0. All hostile clients send the
-    same. They know the honest updates of the round, where the paper has them estimate these from their own.
+    same. They know the honest updates of the round; in the paper, they estimate these from their own.
     """
 
     z: Annotated[float, Meta(ge=0, le=1000)] | None = None
@@ -205,7 +205,7 @@ class FreeRider(Hostile, frozen=True, tag="free_rider"):
     """Take the model and give nothing (Lin et al. 2019; Fraboni et al. 2021).
 
     It ``sends`` zeros, noise of this ``deviation``, or the ``last_difference`` between the two newest versions with
-    such noise on it (Fraboni's disguise). Nothing but published models has to be known.
+    such noise on it (Fraboni's disguise). The attacker needs only published models.
     """
 
     sends: Literal["zero", "noise", "last_difference"] = "zero"
@@ -222,14 +222,14 @@ class FreeRider(Hostile, frozen=True, tag="free_rider"):
 class Reconstruction(Hostile, frozen=True, tag="reconstruction"):
     """Learn a victim's update from published models (Boenisch et al. 2023; Pasquini et al. 2022, Sybils in a sum).
 
-    The victim, drawn by the seed, and ``others`` invented ids with updates of zeros are all who take part, so that the
-    model's step is the victim's update but for its length. The attacker keeps other clients out, and knows published
-    models only; its estimate is given the best length.
+    Only the victim, drawn by the seed, and ``others`` invented ids with updates of zeros take part, so that the
+    model's step has the direction of the victim's update. The attacker keeps other clients out, and knows published
+    models only; its estimate is scaled to the best length.
 
     Its figures are the error of that estimate, relative to the victim's update, and the cosine between the two.
 
     Raises:
-        InvalidSettings: share, clients, invented or examples, which are not this attack's.
+        InvalidSettings: share, clients, invented or examples is set; this attack has none of them.
     """
 
     others: Annotated[int, Meta(ge=0, le=10_000_000)] = 99
@@ -242,7 +242,7 @@ class Reconstruction(Hostile, frozen=True, tag="reconstruction"):
             )
 
     def hostile_of(self, clients: int) -> int:
-        """Return 0: of the clients only the victim takes part."""
+        """Return 0, because the victim is the only client that takes part."""
         return 0
 
     def invented_for(self, clients: int) -> int:
@@ -266,4 +266,4 @@ Attack: TypeAlias = (
 )
 
 OfExamples: TypeAlias = LabelFlip | Poison | Backdoor
-"""The attacks that change what hostile clients learn from."""
+"""The attacks that change the examples of hostile clients."""

@@ -1,4 +1,4 @@
-"""The data of clients: where they come from, and how they are divided, split and prepared.
+"""Clients' data: loading them, dividing them among clients, splitting them into parts, and preparing them.
 
 A :class:`Table` comes from a package (:func:`load`) or a file (:func:`load_table`); :func:`partition` assigns its rows
 to clients; :class:`ExampleData` holds every client's data and hands it out in rectangles. :func:`split` sets aside

@@ -1,7 +1,7 @@
-"""Discretisation: features cut into bins whose edges are found from sums of what clients count.
+"""Discretisation: features cut into bins whose edges are found from sums of clients' counts.
 
-Edges are quantiles, or divide the range from the least to the greatest value evenly. Either follows from counts alone
-(:func:`fedping.client_sim.data.federated.quantiles`), and so does how many values lie in each bin.
+Edges are quantiles, or divide the range from the least to the greatest value evenly. Both kinds of edges follow from
+counts alone (:func:`fedping.client_sim.data.federated.quantiles`), and so do the numbers of values in each bin.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_BINS = 256
 
 
 class Discretise(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Bins instead of values.
+    """Settings of discretisation, which replaces features' values with bins.
 
     Attributes:
         bins: the number of bins of a feature; equal edges merge, so that a feature may have fewer.
@@ -39,7 +39,7 @@ class Bins:
     """The bins of d features: (-∞, e₁], (e₁, e₂], …, (eₙ, ∞).
 
     Attributes:
-        edges: each feature's edges, ascending, shape (d, b - 1); behind the last, ∞.
+        edges: each feature's edges, ascending, shape (d, b - 1); features with fewer edges are padded with ∞.
     """
 
     edges: FloatArray
@@ -59,7 +59,7 @@ class Bins:
 
 
 def quantile_bins(train: ExampleData, count: int) -> Bins:
-    """Return at most ``count`` bins of each feature that have equally many of all examples, as far as values differ."""
+    """Return at most ``count`` bins per feature with equal numbers of examples, as far as values differ."""
     edges = np.stack([quantiles(train, number / count) for number in range(1, count)], axis=1)
     return _without_empty(edges, quantiles(train, 1.0))
 
@@ -73,17 +73,17 @@ def equal_bins(train: ExampleData, count: int) -> Bins:
 
 
 _LEAST = 1e-300
-"""The share of examples of the least value; any is as good that is not above one example's."""
+"""Share whose quantile is the least value; any share up to that of one example would do."""
 
 
 def _without_empty(edges: FloatArray, greatest: FloatArray) -> Bins:
-    """Return bins without edges that are equal, or above which there is no value."""
+    """Return bins after removing equal edges, and edges with no value above them."""
     again = np.diff(edges, axis=1, prepend=-np.inf) <= 0
     return Bins(np.sort(np.where(again | (edges >= greatest[:, None]), np.inf, edges), axis=1))
 
 
 def client_bin_counts(data: ExampleData, bins: Bins) -> NDArray[np.int64]:
-    """Return how many values of each feature each client has in each bin, shape (k, d, b)."""
+    """Return the number of each client's values of each feature in each bin, shape (k, d, b)."""
     width = bins.edges.shape[1] + 1
     clients, features = len(data), data.x.shape[1]
     cell = (data.client_of[:, None] * features + np.arange(features)) * width + bins.numbers(data.x)
@@ -92,11 +92,11 @@ def client_bin_counts(data: ExampleData, bins: Bins) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Discretising:
-    """Bins instead of values; a feature with a single bin keeps its values.
+    """Replaces values with their bins; a feature with a single bin keeps its values.
 
     Attributes:
         bins: the bins of each feature.
-        occupied: which bins have a training example, shape (d, b).
+        occupied: whether each bin has a training example, shape (d, b).
         one_hot: whether each occupied bin becomes a feature.
     """
 
@@ -130,5 +130,5 @@ class Discretising:
 def discretising(train: ExampleData, settings: Discretise) -> Discretising:
     """Return the discretisation of every feature over all examples."""
     bins = (quantile_bins if settings.by == "quantile" else equal_bins)(train, settings.bins)
-    occupied = client_bin_counts(train.pooled(), bins)[0] > 0  # of the sum over clients
+    occupied = client_bin_counts(train.pooled(), bins)[0] > 0  # counts are summed over clients
     return Discretising(bins, occupied, settings.encode == "one_hot")

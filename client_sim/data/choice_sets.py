@@ -1,7 +1,7 @@
-"""Rows that are candidates of which one is chosen, such as the results of a search or the films of an evening.
+"""Tables whose rows are candidates, one of which is chosen, such as the results of a search.
 
-A choice is one example: it belongs as a whole to one client and to one of training, validation and test. So choices
-are divided and split as the rows of a table of their own, :attr:`Candidates.choices`. Features are prepared on the
+A choice is one example: it belongs as a whole to one client and to one of training, validation and test. So choices are
+divided and split like rows, in a table of one row per choice, :attr:`Candidates.choices`. Features are prepared on the
 candidates of the choices in each part (:meth:`Candidates.of`), and finally the choices are handed out in rectangles
 (:meth:`Candidates.choice_data`).
 """
@@ -45,7 +45,7 @@ class Candidates:
 
     @cached_property
     def sizes(self) -> NDArray[np.intp]:
-        """How many candidates each choice has, shape (G,)."""
+        """The number of candidates of each choice, shape (G,)."""
         return np.diff(self.first, append=len(self.rows))
 
     @cached_property
@@ -87,7 +87,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class RawCandidates:
-    """Candidates with their fields as they are in a file, for a model of features.
+    """Candidates with the raw fields of a file, for a model of features.
 
     Attributes:
         candidates: the candidates by choice; their only feature is the number of their row in the file.
@@ -98,9 +98,9 @@ class RawCandidates:
     fields: Mapping[str, Sequence[Any]]
 
     def lists(self, spec: ModelSpec) -> ListData:
-        """Return all choices as lists, in the order of :attr:`Candidates.choices`, those of a single client.
+        """Return all choices as lists of a single client, in the order of :attr:`Candidates.choices`.
 
-        Every column is a field of the item, and that of a list's first row a field of its query.
+        Every column is a field of the item, and its value in a list's first row also is a field of the query.
         """
         of = self.candidates
         row = of.rows.x[:, 0].astype(np.intp)
@@ -140,7 +140,7 @@ def raw_candidates(path: Path | str, target: str, choice: str, client: str | Non
 
 
 def candidates_of(rows: Table) -> Candidates:
-    """Return a table of candidates grouped by choice; the same number under two natural keys makes two choices.
+    """Return a table's candidates grouped by choice. A choice's number under two natural keys stands for two choices.
 
     Raises:
         FedpingError: the rows belong to no choices, or a choice has two chosen candidates.

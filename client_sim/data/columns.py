@@ -13,7 +13,7 @@ from fedping.client_sim.learning.batch import FloatArray
 from fedping.protocol.errors import FedpingError
 
 MOST_CATEGORIES = 1000
-"""A text column with more distinct values than this is taken for identifiers or prose."""
+"""Maximum distinct values of a text column; with more, it counts as identifiers or prose."""
 
 Kind = Literal["class", "number"]
 
@@ -25,9 +25,9 @@ def feature(column: Any, name: str, gaps: bool = False) -> tuple[FloatArray, tup
     named ``column=text``. Booleans are 0 and 1. With ``gaps`` a missing value is NaN, in all features of its column.
 
     Raises:
-        FedpingError: a value is missing, or all are with ``gaps``; a value is not finite, the type is neither a number
-            nor a text, there are more than :data:`MOST_CATEGORIES` distinct texts, or most of them are numbers but not
-            all.
+        FedpingError: a value is missing, or, with ``gaps``, all are; a value is not finite; the type is neither a
+            number nor a text; there are more than :data:`MOST_CATEGORIES` distinct texts; or most texts, but not all,
+            are numbers.
     """
     nowhere = FedpingError(f"the column '{name}' is missing in every row; leave it out of the features")
     if gaps and column.null_count == len(column):
@@ -53,19 +53,19 @@ def feature(column: Any, name: str, gaps: bool = False) -> tuple[FloatArray, tup
 
 
 def target(column: Any, name: str, kind: Kind | None, spelled: Any = None) -> tuple[NDArray[Any], Target]:
-    """Return a column as targets, and what it is: by default a class for texts or booleans, else a number.
+    """Return a column as targets, and their description: by default classes for texts or booleans, else numbers.
 
     Classes are numbered in the order of their names; numeric names are ordered by size.
 
     Args:
-        column: as it was read.
-        name: of the column.
+        column: the column as Arrow read it.
+        name: the column's name.
         kind: whether it is a class or a number; None for the default.
         spelled: the same column as its file spells it (:func:`reading.spellings`); None if the file has types.
 
     Raises:
-        FedpingError: as :func:`feature`; the column should be numbers but has texts; there is only one class; or two
-            spellings are the same value.
+        FedpingError: the reasons of :func:`feature`; the column should be numbers but has texts; there is only one
+            class; or two spellings are the same value.
     """
     if kind is None:
         kind = "class" if is_text(column) or is_truth(column) else "number"
@@ -81,7 +81,7 @@ def target(column: Any, name: str, kind: Kind | None, spelled: Any = None) -> tu
 
 
 def chosen(column: Any, name: str) -> tuple[NDArray[np.int64], Target]:
-    """Return which candidates were chosen; raise :class:`FedpingError` for a value other than 1 or 0."""
+    """Return 1 for each chosen candidate and 0 for the others; raise :class:`FedpingError` for another value."""
     numbers = as_numbers(column, name)
     odd = np.flatnonzero((numbers != 0) & (numbers != 1))
     if len(odd):
@@ -99,9 +99,9 @@ def keys(column: Any, name: str, spelled: Any = None) -> NDArray[Any]:
     them; then they are texts.
 
     Args:
-        column: as it was read.
-        name: of the column.
-        spelled: as of :func:`target`.
+        column: the column as Arrow read it.
+        name: the column's name.
+        spelled: see :func:`target`.
 
     Raises:
         FedpingError: an owner is missing, or two spellings are the same value.
@@ -118,14 +118,14 @@ def _distinct(column: Any, spelled: Any, name: str) -> tuple[list[str], NDArray[
     """Return a CSV column's texts in the order of their values, and the position of each row's text.
 
     Raises:
-        FedpingError: a value is missing, or two texts are the same value, as 007 and 7 are. The file doesn't say
+        FedpingError: a value is missing, or two texts are the same value, such as 007 and 7. The file doesn't say
             whether they are two names or one.
     """
     from pyarrow import types
 
     check_none_missing(column, name)
     texts, first, each = np.unique(written(spelled), return_index=True, return_inverse=True)
-    if exact := types.is_floating(column.type):  # of texts that are rounded to the same float, both are kept
+    if exact := types.is_floating(column.type):  # texts that round to the same float stay distinct
         as_numbers(column, name)
     read = column.take(first).to_pylist()
     values = [(number_in(text) or value) if exact else value for text, value in zip(texts.tolist(), read, strict=True)]
@@ -146,13 +146,13 @@ def _distinct(column: Any, spelled: Any, name: str) -> tuple[list[str], NDArray[
 
 
 def written(spelled: Any) -> NDArray[Any]:
-    """Return the texts of a column as its file spells it, shape (N,), without blanks around them."""
+    """Return the texts of a column in its file's spelling, shape (N,), without surrounding blanks."""
     texts: NDArray[Any] = np.char.strip(_plain(spelled).astype(str))
     return texts
 
 
 def number_in(text: str) -> Decimal | None:
-    """Return the exact number that a text is; None if it is none."""
+    """Return the exact number that a text spells; None if the text isn't a number."""
     try:
         number = Decimal(text)
     except InvalidOperation:
@@ -178,7 +178,7 @@ def values_of(column: Any, name: str) -> tuple[list[Any], NDArray[np.intp]]:
 
 
 def _refuse_numbers_with_a_slip(column: Any, name: str, rows: NDArray[np.intp]) -> None:
-    """Raise if nearly all texts are numbers: one stray text would turn every number of a column into a category.
+    """Raise if nearly all texts of a column are numbers: one stray text would turn every number into a category.
 
     ``rows`` are the positions of the column's values in the table.
     """
@@ -206,7 +206,7 @@ def reads_as_number(text: str) -> bool:
 
 
 def as_numbers(column: Any, name: str, gaps: bool = False) -> FloatArray:
-    """Return a column of numbers or booleans, shape (N,); raise :class:`FedpingError` for a value that is none.
+    """Return a column of numbers or booleans, shape (N,); raise :class:`FedpingError` for any other value.
 
     With ``gaps`` a missing value is NaN.
     """
@@ -230,7 +230,7 @@ def as_numbers(column: Any, name: str, gaps: bool = False) -> FloatArray:
 
 
 def _refuse_bytes(column: Any, name: str) -> None:
-    """Raise for a column of bytes, which is what texts in another encoding than UTF-8 are read as."""
+    """Raise for a column of bytes: Arrow reads texts in an encoding other than UTF-8 as bytes."""
     from pyarrow import types
 
     if types.is_binary(column.type) or types.is_large_binary(column.type):
@@ -248,7 +248,7 @@ def _is_utf_8(value: bytes) -> bool:
 
 
 def first_no_number(column: Any) -> tuple[int, int]:
-    """Return which row, from 1, of a column of texts is the first that is no number, and how many there are."""
+    """Return the number, from 1, of a text column's first row that isn't a number, and the count of such rows."""
     other = np.array([not reads_as_number(text) for text in _plain(column)])
     return int(other.argmax()) + 1, int(other.sum())
 
@@ -273,7 +273,7 @@ def _plain(column: Any) -> NDArray[Any]:
 
 
 def is_text(column: Any) -> bool:
-    """Return whether a column is of texts, also where they are kept as a dictionary."""
+    """Return whether a column holds texts, dictionary-encoded or not."""
     from pyarrow import types
 
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
@@ -281,7 +281,7 @@ def is_text(column: Any) -> bool:
 
 
 def is_truth(column: Any) -> bool:
-    """Return whether a column is of booleans."""
+    """Return whether a column holds booleans."""
     from pyarrow import types
 
     return bool(types.is_boolean(column.type))

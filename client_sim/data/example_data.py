@@ -21,14 +21,14 @@ class ExampleData:
     Attributes:
         x: features, one client after another, shape (N, d); with ``gaps``, NaN marks a missing value.
         y: targets, shape (N,).
-        weight: how much each example counts, shape (N,); usually 1.
+        weight: weight of each example, shape (N,); usually 1.
         offsets: client k has rows ``offsets[k]`` to ``offsets[k + 1]`` (exclusive), shape (K + 1,).
         features: the features' names, d of them.
-        target: what y is.
+        target: description of y.
         ids: each client's number, shape (K,), which stays the same when others are left out; random keys derive from
             it.
         natural_keys: each client's natural key, such as a user or a country, shape (K,), or None.
-        gaps: whether features may be missing; nobody learns from these examples before a rule has filled them.
+        gaps: whether features may be missing; a rule has to fill them before clients learn from these examples.
 
     Raises:
         FedpingError: shapes differ, a value is not finite, or a weight is negative.
@@ -59,7 +59,7 @@ class ExampleData:
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
-        """How many examples each client has, shape (K,)."""
+        """The number of examples of each client, shape (K,)."""
         return np.diff(self.offsets)
 
     @cached_property
@@ -93,7 +93,7 @@ class ExampleData:
         return replace(self, x=x)
 
     def select(self, clients: Clients) -> ExampleData:
-        """Return the data of only some clients, in this order; they keep their numbers."""
+        """Return the data of these clients only, in this order; clients keep their numbers."""
         sizes = self.sizes[clients]
         offsets = _offsets(sizes)
         rows = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1][clients] - offsets[:-1], sizes)
@@ -113,7 +113,7 @@ class ExampleData:
         return replace(self, x=self.x[rows], y=self.y[rows], weight=self.weight[rows], offsets=offsets)
 
     def pooled(self, clients: Clients | None = None) -> ExampleData:
-        """Return all examples, or those of some clients, as those of a single one, as a centralised learner would."""
+        """Return all examples, or those of some clients, as the data of a single client: a centralised learner's."""
         of = self if clients is None else self.select(clients)
         return replace(of, offsets=np.array([0, len(of.y)]), ids=np.zeros(1, np.int64), natural_keys=None)
 

@@ -1,8 +1,8 @@
-"""Statistics of all clients from what each reports of its own examples: classes, means and deviations, quantiles.
+"""Statistics of all clients' examples, merged from clients' reports: classes, means and deviations, quantiles.
 
 A client reports the number of its examples, their mean and their sum of squared deviations from it. The server merges
 two such triples into one by the stable recurrence of Chan, Golub and LeVeque (1983); its form for a single example is
-that of thesis 7.2. The usual way, Σx and Σx² and then E[x²] - μ², loses every digit of a deviation that is small
+that of thesis 7.2. The usual method, E[x²] - μ² from Σx and Σx², loses every digit of a deviation that is small
 compared with its mean; it is kept here as the reference.
 
 The server finds a quantile, the number at a given rank, byte by byte. Floating-point numbers are ordered like their 64
@@ -27,7 +27,7 @@ from fedping.protocol.errors import FedpingError, InvalidSettings
 
 
 def client_class_counts(data: ExampleData) -> NDArray[np.int64]:
-    """Return how many examples of each of c classes each client has, shape (k, c).
+    """Return the number of each client's examples of each of c classes, shape (k, c).
 
     Raises:
         FedpingError: the target is a number.
@@ -40,7 +40,7 @@ def client_class_counts(data: ExampleData) -> NDArray[np.int64]:
 
 
 def class_weights(counts: NDArray[np.int64]) -> FloatArray:
-    """Return the weight of an example of each class from the clients' counts, summed: shape (c,).
+    """Return the weight of an example of each class, shape (c,), from the sum of the clients' counts.
 
     It is n/(C c_k), where C is the number of classes that have examples. Each class then has the same total weight, and
     all examples together still weigh n, so that a penalty keeps its strength. For two classes it is
@@ -53,7 +53,7 @@ def class_weights(counts: NDArray[np.int64]) -> FloatArray:
 
 @dataclass(frozen=True)
 class Moments:
-    """What k clients report; with k = 1, the moments of all examples.
+    """The moments of features that k clients report; with k = 1, those of all examples.
 
     Attributes:
         count: number of examples, whatever their weight, shape (k,).
@@ -73,20 +73,20 @@ class Moments:
 
 
 def client_moments(data: ExampleData) -> Moments:
-    """Return what each client reports."""
+    """Return the moments that each client reports."""
     mean = sums_by_client(data, data.x) / np.maximum(data.sizes, 1)[:, None]
     return Moments(data.sizes, mean, sums_by_client(data, (data.x - mean[data.client_of]) ** 2))
 
 
 def client_value_sums(data: ExampleData) -> tuple[NDArray[np.int64], FloatArray]:
-    """Return each client's number and sum of the values of each feature, without missing ones, shape (k, d) each."""
+    """Return the number and the sum of each client's present values of each feature, shape (k, d) each."""
     there = ~np.isnan(data.x)
     counts = sums_by_client(data, there.astype(np.float64)).astype(np.int64)
     return counts, sums_by_client(data, np.where(there, data.x, 0.0))
 
 
 def merged(moments: Moments) -> Moments:
-    """Return the moments of all clients together, k = 1. The server merges neighbours until one is left."""
+    """Return the moments of all clients together, k = 1. The server merges neighbours until one triple is left."""
     while len(moments.count) > 1:
         odd = slice(len(moments.count) // 2 * 2, None)
         pairs = _merged_pairs(_some(moments, slice(0, odd.start, 2)), _some(moments, slice(1, odd.start, 2)))
@@ -100,7 +100,7 @@ def merged(moments: Moments) -> Moments:
 
 
 def constant_features(moments: Moments) -> NDArray[np.bool_]:
-    """Return which features have the same value in all examples, up to rounding, shape (d,).
+    """Return whether each feature has the same value in all examples, up to rounding, shape (d,).
 
     The bound is the rounding error of a constant's variance (Chan, Golub and LeVeque 1983, eq. 1.7).
     """
@@ -111,7 +111,7 @@ def constant_features(moments: Moments) -> NDArray[np.bool_]:
 
 
 def deviation_from_squares(count: NDArray[np.int64], sums: FloatArray, squares: FloatArray) -> FloatArray:
-    """Return the standard deviation from every client's n, Σx and Σx², as papers write it; only a reference.
+    """Return the standard deviation from every client's n, Σx and Σx², the usual formula; only a reference.
 
     It is √(Σx²/n - μ²), which subtracts two numbers that may be nearly equal. Shapes (k,) and (k, d).
     """
@@ -122,7 +122,7 @@ def deviation_from_squares(count: NDArray[np.int64], sums: FloatArray, squares: 
 
 
 def sums_by_client(data: ExampleData, values: FloatArray) -> FloatArray:
-    """Return the sum over each client's rows of values of shape (N, d): shape (k, d)."""
+    """Return the sums, shape (k, d), of each client's rows of ``values``, shape (N, d)."""
     sums = np.zeros((len(data), *values.shape[1:]))
     some = data.sizes > 0
     if some.any():
@@ -162,7 +162,7 @@ class Search:
 
 
 def quantiles(data: ExampleData, share: float) -> FloatArray:
-    """Return the smallest value of each feature that is at least as large as this share of all examples, shape (d,).
+    """Return each feature's smallest value that at least this share of all examples doesn't exceed, shape (d,).
 
     It equals NumPy's ``inverted_cdf`` quantile of the pooled values to the bit. The counts of all clients are computed
     together, because only their sum is used.
@@ -187,7 +187,7 @@ def begun(share: float, examples: int, features: int) -> Search:
 
 
 def client_counts(data: ExampleData, search: Search) -> NDArray[np.int64]:
-    """Return each client's answer: how many of its values with the prefix have each next byte.
+    """Return each client's answer: its numbers of values with the prefix, by their next byte.
 
     Returns:
         Shape (k, d, 256).
@@ -210,7 +210,7 @@ def narrowed(search: Search, counts: NDArray[np.int64]) -> Search:
 
 
 def client_exceeding(data: ExampleData, bound: FloatArray) -> NDArray[np.int64]:
-    """Return how many of each client's values are above a bound for each feature, shape (k, d)."""
+    """Return the number of each client's values above each feature's bound, shape (k, d)."""
     counts = np.zeros((len(data), data.x.shape[1]), dtype=np.int64)
     np.add.at(counts, data.client_of, data.x > bound)
     return counts
@@ -226,7 +226,7 @@ def client_extremes(data: ExampleData) -> tuple[FloatArray, FloatArray]:
 
 
 def _ordered_bits(values: FloatArray) -> Bits:
-    """Return integers in the order of the values."""
+    """Return integers that have the same order as the values."""
     bits = values.view(np.uint64)
     return np.where(bits & _SIGN, ~bits, bits | _SIGN)
 

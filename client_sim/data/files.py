@@ -24,13 +24,13 @@ def load_table(
     choice: str | None = None,
     gaps: bool = False,
 ) -> Table:
-    """Return a file's rows as examples.
+    """Return the rows of a file as a table of examples.
 
     Args:
         path: a file that ends in .csv (or .csv.gz), .parquet, .arrow or .feather, or a folder of Parquet files.
         target: the column to predict.
-        features: the columns to predict it from, in this order; if None, all others in the file's order. A text column
-            becomes one feature per category, in alphabetical order
+        features: the columns to predict the target from, in this order; if None, all others in the file's order. A text
+            column becomes one feature per category, in alphabetical order
             (:func:`fedping.client_sim.data.columns.feature`).
         client: the column with the owner of each row: the natural key.
         kind: whether the target is a ``class`` or a ``number``; if None, texts and booleans are classes.
@@ -93,10 +93,10 @@ def _columns(
 
 
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
-"""Of other tables than those of commas."""
+"""Names of the separators of tables that aren't separated by commas."""
 
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
-"""How files in it begin."""
+"""Byte-order marks at the beginning of files in UTF-16."""
 
 _MOST_OF_A_LINE = 2**20
 
@@ -105,8 +105,8 @@ def read_arrow(path: Path) -> Any:
     """Return a file as a :class:`pyarrow.Table`, by its suffix; a folder holds Parquet files.
 
     Raises:
-        FedpingError: the file does not exist or does not have the format of its suffix. The sentence names rows and
-            quotes none, since it may end in a log.
+        FedpingError: the file does not exist or does not have the format of its suffix. The message names rows but
+            doesn't quote them, since it may end up in a log.
     """
     import pyarrow as pa
 
@@ -117,8 +117,8 @@ def read_arrow(path: Path) -> Any:
         raise FedpingError(_empty(path))
     try:
         read = reader(path)
-        " ".join(read.column_names)  # names that are no UTF-8 are found out here
-        read.validate(full=True)  # Arrow believes the offsets of a file, wherever in memory they lead
+        " ".join(read.column_names)  # raises for names that aren't UTF-8
+        read.validate(full=True)  # Arrow trusts the offsets in a file, which may point anywhere in memory
     except UnicodeDecodeError as error:
         raise FedpingError(f"the names of the columns of {path} are not in UTF-8; save the table as UTF-8") from error
     except (pa.ArrowException, OSError) as error:
@@ -132,22 +132,22 @@ def read_arrow(path: Path) -> Any:
 
 
 def spellings(path: Path, read: Any, names: Iterable[str]) -> dict[str, Any]:
-    """Return columns of names, such as owners and classes, as a CSV file spells them.
+    """Return columns of names, such as owners and classes, in the spelling of a CSV file.
 
     Args:
         path: the file.
-        read: what :func:`read_arrow` returned for it.
+        read: the result of :func:`read_arrow` for the file.
         names: columns that the file has once.
 
     Returns:
-        Columns of texts by name. A column that was read as texts is left out, and so is every column of a file that
-        has types of its own.
+        Columns of texts by name. A column that was read as texts is left out, and so is every column of a file whose
+        format has types.
     """
     import pyarrow as pa
     from pyarrow import csv, types
 
     wanted = [name for name in dict.fromkeys(names) if not is_text(read[name]) and not read[name].null_count]
-    wanted = [name for name in wanted if not types.is_binary(read[name].type)]  # that is no UTF-8
+    wanted = [name for name in wanted if not types.is_binary(read[name].type)]  # binary columns are not UTF-8
     if _reader(path) is not _csv or not wanted:
         return {}
     options = csv.ConvertOptions(include_columns=wanted, column_types=dict.fromkeys(wanted, pa.string()))
@@ -174,7 +174,7 @@ def _csv(path: Path) -> Any:
 
 
 def _csv_trouble(path: Path) -> str:
-    """Return what is wrong with a CSV file that Arrow does not read, whose own words quote a row."""
+    """Return the problem with a CSV file that Arrow can't read. Arrow's own message would quote a row."""
     line = _first_line(path)
     if line.startswith(_UTF_16):
         return f"the file {path} is in UTF-16; save the table as CSV in UTF-8"
@@ -197,9 +197,9 @@ def _empty(path: Path) -> str:
 
 
 def _separator_trouble(path: Path, line: bytes) -> str | None:
-    """Return that the columns of a table with this first line are separated by something else than commas, if so.
+    """Return the problem with a table whose first line has another separator than commas; None for commas.
 
-    Numbers may have commas for decimal points, also in the first line where that is no line of names.
+    Numbers may have commas for decimal points, also in the first line if it has no names.
     """
     for mark, name in _SEPARATORS.items():
         if line.count(mark.encode()) >= max(1, line.count(b",")):
@@ -210,14 +210,14 @@ def _separator_trouble(path: Path, line: bytes) -> str | None:
 def _first_line(path: Path) -> bytes:
     import pyarrow as pa
 
-    with pa.input_stream(path) as opened:  # which unpacks by the suffix
+    with pa.input_stream(path) as opened:  # unpacks files by their suffix
         return bytes(opened.read(_MOST_OF_A_LINE)).lstrip(b"\r\n").partition(b"\n")[0]
 
 
 def _first_odd_row(path: Path) -> tuple[int, int, int] | None:
-    """Return the first row that has not as many values as there are names: its number, and both counts.
+    """Return the first row whose number of values differs from that of names: the row's number, and both counts.
 
-    Rows are counted from 1 after that of the names, as they are everywhere. Arrow knows the number in one thread alone.
+    Rows are counted from 1 after the row of names, as elsewhere. Arrow reports the number only in a single thread.
     """
     import pyarrow as pa
     from pyarrow import csv

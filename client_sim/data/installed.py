@@ -21,7 +21,7 @@ def file_of(package: str, path: str) -> Path:
         path: path of the file, relative to the package's folder.
 
     Raises:
-        FedpingError: the package is not installed, or its version does not have the file.
+        FedpingError: the package is not installed, or its version lacks the file.
     """
     spec = find_spec(package)
     folders = list(spec.submodule_search_locations or ()) if spec else []

@@ -1,7 +1,7 @@
-"""Missing values: modules of features that some clients or records lack, and the rules for what is missing.
+"""Missing values: modules of features that some clients or records lack, and the rules for missing features.
 
-A missing value is NaN in examples with ``gaps``. Clients drop such examples, or fill them by the mean of each feature
-over all clients, which is the sum of their sums divided by the sum of their counts.
+A missing value is NaN in examples with ``gaps``. Clients drop such examples, or fill a gap with the feature's mean
+over all clients: the sum of clients' sums divided by the sum of their counts.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from fedping.client_sim.learning.batch import FloatArray
 from fedping.protocol.errors import FedpingError, InvalidSettings
 
 MissingRule: TypeAlias = Literal["refuse", "drop", "mean", "indicator"]
-"""What happens to a missing feature: nothing, and the run is refused; the example is dropped; the feature is the mean
-over all clients; or the mean, and a further feature is 1 where it was missing."""
+"""The rule for a missing feature: refuse the run; drop the example; fill in the mean over all clients; or fill in the
+mean and add a feature that is 1 where the value was missing."""
 
 _LISTED = 4
 
@@ -34,7 +34,7 @@ class Module(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     Attributes:
         features: names of features, of columns of texts, or patterns such as ``"worst *"``.
         missing: the share of the records or clients that lack the module, drawn by the seed.
-        of: what is drawn: ``records``, or ``clients`` with all of their records.
+        of: the unit of the draw: ``records``, or ``clients`` with all of their records.
         only: the records that take part: ``with`` the module, or ``without`` it, which leaves its features out; all if
             None. A record without it lacks all of its features, in the file or by ``missing``.
 
@@ -48,7 +48,7 @@ class Module(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def with_modules(data: ExampleData, modules: Sequence[Module], seed: int) -> tuple[ExampleData, list[str]]:
-    """Return the examples after some have lost a module's features, and sentences on what was lost.
+    """Return the examples after some have lost a module's features, and sentences on the losses.
 
     Raises:
         InvalidSettings: a module names features that do not exist, or no example or feature is left.
@@ -75,7 +75,7 @@ def with_modules(data: ExampleData, modules: Sequence[Module], seed: int) -> tup
 
 
 def without_gaps(data: ExampleData) -> tuple[ExampleData, list[str]]:
-    """Return the examples that miss no feature, and a sentence on those dropped.
+    """Return the examples without missing features, and a sentence on the dropped examples.
 
     Raises:
         FedpingError: every example misses a feature.
@@ -99,18 +99,18 @@ def without_gaps(data: ExampleData) -> tuple[ExampleData, list[str]]:
 
 
 def nothing_missing(rule: MissingRule) -> str:
-    """Return the sentence for a rule that has nothing to do."""
+    """Return the sentence for a rule without effect, because no value is missing."""
     return f'missing = "{rule}" in [data] changes nothing, because no value is missing'
 
 
 @dataclass(frozen=True)
 class Filling:
-    """The means that take the place of missing values, shape (d,)."""
+    """Fills missing values with the mean of each feature, shape (d,)."""
 
     mean: FloatArray
 
     def of(self, data: ExampleData) -> ExampleData:
-        """Return the data without gaps."""
+        """Return the data with all gaps filled."""
         return replace(data, x=np.where(np.isnan(data.x), self.mean, data.x), gaps=False)
 
 
@@ -132,11 +132,11 @@ def filling(train: ExampleData) -> Filling:
 
 @dataclass(frozen=True)
 class Indicators:
-    """Further features that are 1 where others are missing.
+    """Additional features that are 1 where another feature is missing.
 
     Attributes:
-        names: of the columns, one for all features of a column of texts, e of them.
-        columns: positions of the features of each column, e of them.
+        names: names of the e columns; a column of texts has one name for all its features.
+        columns: positions of the features of each of the e columns.
     """
 
     names: tuple[str, ...]
@@ -148,13 +148,13 @@ class Indicators:
         return np.stack(marks, axis=1).astype(np.float64) if marks else np.zeros((len(raw.y), 0))
 
     def added(self, data: ExampleData, marks: FloatArray) -> ExampleData:
-        """Return prepared examples with these indicators behind their features."""
+        """Return prepared examples with these indicators appended to their features."""
         names = tuple(f"{name} is missing" for name in self.names)
         return replace(data, x=np.column_stack([data.x, marks]), features=(*data.features, *names))
 
 
 def indicators(train: ExampleData) -> Indicators:
-    """Return an indicator for each column that a training example of some client misses, from clients' counts."""
+    """Return an indicator for each column with a missing value in some training example, from clients' counts."""
     counts, _ = client_value_sums(train)
     gaps = counts.sum(axis=0) < train.sizes.sum()
     columns: dict[str, list[int]] = {}
@@ -164,7 +164,7 @@ def indicators(train: ExampleData) -> Indicators:
 
 
 def filled_note(rule: MissingRule, parts: Sequence[ExampleData], marks: Indicators) -> str:
-    """Return the sentence on the values of all parts that were filled by means, and on the added indicators."""
+    """Return the sentence on the values that were filled by means, in all parts, and on the added indicators."""
     missing = np.concatenate([np.isnan(part.x) for part in parts])
     if not missing.any():
         return nothing_missing(rule)
@@ -216,7 +216,7 @@ def _columns(data: ExampleData, module: Module) -> NDArray[np.intp]:
 def _lacking(
     data: ExampleData, module: Module, columns: NDArray[np.intp], random: np.random.Generator
 ) -> tuple[ExampleData, int]:
-    """Return the data with a module's features missing for some, and the number of those who lack them."""
+    """Return the data with a module's features missing for some records or clients, and the number of these."""
     total = len(data) if module.of == "clients" else len(data.y)
     count = round(module.missing * total)
     chosen = np.zeros(total, np.bool_)

@@ -4,8 +4,8 @@ The package has 100,836 ratings from half a star to five, of 9,742 films by 610 
 2015). An example is a rating; its class is 1 from four stars on, 48 % of them. A client is a user: the natural key.
 
 Features look only at events strictly earlier, in seconds, than the rating. The user's own past is on its device; other
-people's past is limited to what a catalogue could have published at that time. Means are shrunk towards 3.5 stars as
-by one more rating of 3.5, so that they exist before any rating does.
+people's past is limited to what a catalogue could have published at that time. Every mean includes one additional
+rating of 3.5 stars, so that it exists before any rating does.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ PAST = ("user_ratings", "user_mean", "user_liked", "user_mean_of_genres", "film_
 def movielens() -> Table:
     """Return the ratings by 18 genres (1 if the film is of it) and :data:`PAST`.
 
-    Of the user's earlier ratings these are: their number (as log(1 + n)), their mean, the share of at least four stars,
-    and the mean over the film's genres of the mean of each genre. Of earlier ratings of the film by anyone: their
-    number (log(1 + n)) and mean. The last is the film's age in years, 0 where the title does not give its year.
+    Four features describe the user's earlier ratings: their number (as log(1 + n)), their mean, the share of at least
+    four stars, and their mean in each of the film's genres, averaged over these genres. Two describe all users'
+    earlier ratings of the film: their number (log(1 + n)) and mean. The last feature is the film's age in years, 0 if
+    the title doesn't give a year.
     """
     films, ratings = table_file("MovieLensMovies"), table_file("MovieLensRatings")
     genres, names = _genres(films)
@@ -63,14 +64,14 @@ def movielens() -> Table:
 
 
 def movielens_genres() -> Table:
-    """Return :func:`movielens` by the genres alone: what is learned of a user is in its model, and not in its input."""
+    """Return :func:`movielens` with only the genres as features, so that only a user's model can have its taste."""
     ratings = movielens()
     genres = len(ratings.features) - len(PAST)
     return replace(ratings, x=np.ascontiguousarray(ratings.x[:, :genres]), features=ratings.features[:genres])
 
 
 def movielens_choices() -> Table:
-    """Return choices made of the ratings: out of five films that a user rated in a row, the one it liked best.
+    """Return choices made of the ratings: the film that a user liked best among five that it rated in a row.
 
     Groups in which several films tie for the most stars are left out. The features are those of :func:`movielens`.
     """
@@ -94,7 +95,7 @@ def movielens_ratings() -> Table:
     """Return the stars of each rating by the film's number alone, for a model of films and users as factors.
 
     These are the 81,116 ratings of the 2,269 films that have at least :data:`LEAST` of them, numbered from 0 in the
-    order of the package: of a film that hardly anybody has rated nothing can be learned.
+    order of the package. Films with fewer ratings have too little data to learn from.
     """
     ratings = table_file("MovieLensRatings")
     _, film, count = np.unique(ratings["movieId"], return_inverse=True, return_counts=True)
@@ -111,7 +112,7 @@ def movielens_ratings() -> Table:
 
 
 class _Past:
-    """The ratings earlier than each rating by the same owner, a user or a film."""
+    """For each rating, the earlier ratings of the same owner: a user or a film."""
 
     def __init__(self, owner: NDArray[np.int64], time: NDArray[np.int64]) -> None:
         self.order = np.lexsort((time, owner))
@@ -148,13 +149,13 @@ def _genres(films: Columns) -> tuple[FloatArray, list[str]]:
 
 
 def _age(films: Columns, film: NDArray[np.intp], time: NDArray[np.int64]) -> FloatArray:
-    """Return how many years before the rating the film came out."""
+    """Return the age of each rating's film in years."""
     years = np.array([_year(title) for title in films["title"]])[film]
     rated = 1970 + time // SECONDS_PER_YEAR
     return np.where(years > 0, np.maximum(rated - years, 0), 0).astype(np.float64)
 
 
 def _year(title: str) -> int:
-    """Return the year in brackets at the end of a film's title, or 0."""
+    """Return the year in brackets at the end of a film's title; 0 without one."""
     last = title.rstrip()[-5:-1]
     return int(last) if last.isdigit() else 0

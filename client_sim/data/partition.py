@@ -1,6 +1,6 @@
-"""The division of a table among clients: the settings, the owner of each row by each way, and the resulting parts.
+"""The partition of a table among clients: its settings, functions that assign rows to clients, and the result.
 
-To add a way: its settings, in the union ``Partition``, and a function that returns the owner of each row.
+To add a partition: add its settings to the union ``Partition``, and a function that returns the owner of each row.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Count: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
 class Iid(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="partition", tag="iid"):
-    """At random, in sizes that differ by at most one: all clients' data are alike."""
+    """Rows are dealt at random, in sizes that differ by at most one: all clients have the same distribution."""
 
     digest_name: ClassVar[str] = "Iid"
 
@@ -75,10 +75,10 @@ class Dirichlet(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, t
 
 
 class ByKey(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="partition", tag="key"):
-    """By the natural key of the rows, such as a user or a country: one client per key, in the order of the keys.
+    """Rows are divided by natural key, such as a user or a country: one client per key, in the order of the keys.
 
-    With ``pieces`` each key's rows are dealt at random to that many clients. With ``keys`` so many keys are clients,
-    drawn at random among those with enough rows, and the rows of the others are nobody's.
+    With ``pieces`` each key's rows are dealt at random to that many clients. With ``keys`` only that many keys become
+    clients, drawn at random among the keys with enough rows; the rows of other keys are left out.
     """
 
     digest_name: ClassVar[str] = "ByKey"
@@ -89,7 +89,7 @@ class ByKey(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_f
 
 
 class PowerLaw(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="partition", tag="power_law"):
-    """At random, in sizes that fall as 1/rank^exponent: few clients have many rows, most have few, at least one."""
+    """Rows are dealt at random, in sizes that fall as 1/rank^exponent: a few clients have many rows, most have few."""
 
     digest_name: ClassVar[str] = "PowerLaw"
 
@@ -101,7 +101,7 @@ class PowerLaw(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, ta
 class RandomSizes(
     Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="partition", tag="random_sizes"
 ):
-    """At random, in sizes whose shares are drawn from Dirichlet(α), at least one row; the smaller α, the less even."""
+    """Rows are dealt at random, in sizes drawn from Dirichlet(α), at least one row; a smaller α is less even."""
 
     digest_name: ClassVar[str] = "RandomSizes"
 
@@ -111,7 +111,7 @@ class RandomSizes(
 
 
 class FixedSize(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="partition", tag="fixed_size"):
-    """At random, ``examples`` per client; ``clients`` is as many as the rows allow if None. Others are left out."""
+    """Rows are dealt at random, ``examples`` per client; ``clients`` defaults to as many as the rows allow."""
 
     digest_name: ClassVar[str] = "FixedSize"
 
@@ -121,11 +121,11 @@ class FixedSize(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, t
 
 
 class Topics(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="partition", tag="topics"):
-    """By a random direction of the features, with the same share of every class for everybody.
+    """Rows are divided along a random direction of the features, with the same share of every class for each client.
 
     The direction is one of the first ``components`` principal components, each divided by its deviation. Each class is
-    sorted along it and cut into as many parts as there are clients, and every client gets a part of each. So clients
-    differ in what their examples are about, and not in how many are of a class.
+    sorted along it and cut into as many parts as there are clients, and every client gets a part of each class. So
+    clients differ in their features, but not in the shares of their classes.
     """
 
     clients: Count
@@ -154,9 +154,9 @@ class Parts:
 
     Attributes:
         rows: positions in the table, one client after another, ascending within each, shape (M,).
-        sizes: how many rows each client has, at least 1, shape (K,).
-        rows_left_out: how many rows of the table belong to no client.
-        clients_dropped: how many planned clients had too few rows.
+        sizes: number of rows of each client, at least 1, shape (K,).
+        rows_left_out: number of rows of the table that belong to no client.
+        clients_dropped: number of planned clients with too few rows.
         natural_keys: the clients' natural keys, shape (K,), or None.
     """
 
@@ -175,12 +175,12 @@ class Parts:
 
 
 def parts_of(owner: NDArray[np.intp], clients: int, least: int, keys: NDArray[Any] | None = None) -> Parts:
-    """Return the rows of each client, without the clients that got fewer than ``least``.
+    """Return the rows of each client; clients with fewer than ``least`` rows are dropped.
 
     Args:
         owner: the client of each row, or :data:`NOBODY`, shape (N,).
         clients: the planned number of clients.
-        least: how many rows a client needs, at least 1.
+        least: minimum number of rows of a client, at least 1.
         keys: the clients' natural keys, shape (clients,).
 
     Raises:
@@ -206,7 +206,7 @@ Owner = NDArray[np.intp]
 
 
 _OWNERS: Makers[Callable[[Table, Any, np.random.Generator], Owner]] = Makers()
-"""The function that returns the owner of each row, by the type of its settings."""
+"""Functions that return the owner of each row, by the type of their settings."""
 
 
 @_OWNERS.of(Iid)
@@ -240,7 +240,7 @@ def fixed_size(table: Table, settings: FixedSize, random: np.random.Generator) -
 
 
 def enough_rows(table: Table, clients: int, each: int = 1) -> None:
-    """Raise :class:`FedpingError` unless there are ``each`` rows for every one of so many clients."""
+    """Raise :class:`FedpingError` unless a table has ``each`` rows for every client."""
     if clients * each > len(table):
         remedy = "set fewer clients" if clients > 1 else f"set {len(table)} examples a client at most"
         raise FedpingError(f"{len(table)} examples are too few for {clients} clients with {each} each; {remedy}")
@@ -253,7 +253,7 @@ def _in_sizes(table: Table, shares: FloatArray, random: np.random.Generator) -> 
 
 
 def rounded_shares(shares: FloatArray, total: int) -> NDArray[Any]:
-    """Return integers that sum to ``total`` and are closest to its shares, by largest remainders."""
+    """Return integers that sum to ``total`` and are closest to these shares of it, by largest remainders."""
     wanted = shares * total
     whole = np.floor(wanted).astype(np.int64)
     missing = total - int(whole.sum())
@@ -263,7 +263,7 @@ def rounded_shares(shares: FloatArray, total: int) -> NDArray[Any]:
 
 @_OWNERS.of(ByKey)
 def by_key(table: Table, settings: ByKey, random: np.random.Generator) -> Owner:
-    """See :class:`ByKey`; a key's clients come one after the other."""
+    """See :class:`ByKey`; the clients of a key follow each other."""
     _, key = np.unique(_keys(table), return_inverse=True)
     order = np.lexsort((random.random(len(table)), key))
     owner = np.empty(len(table), dtype=np.intp)
@@ -371,7 +371,7 @@ def dirichlet(table: Table, settings: Dirichlet, random: np.random.Generator) ->
 
 
 def _given_labels(settings: Labels, labels: int, random: np.random.Generator) -> NDArray[np.bool_]:
-    """Return which client has which label, shape (clients, labels); each client takes the least assigned labels."""
+    """Return whether each client has each label, shape (clients, labels); each takes the least assigned labels."""
     has = np.zeros((settings.clients, labels), dtype=np.bool_)
     holders = np.zeros(labels)
     for client in random.permutation(settings.clients):
@@ -391,12 +391,12 @@ def _labels(table: Table, way: str) -> NDArray[np.int64]:
 
 @_OWNERS.of(OwnPartition)
 def own(table: Table, settings: OwnPartition, random: np.random.Generator) -> Owner:
-    """Return the client of each row, from 0 on, or -1 for nobody, from a user's function of (table, random).
+    """Return the client of each row, -1 for none, from a user's function of (table, random).
 
     A class has a method ``owners`` with these arguments.
 
     Raises:
-        ExtensionFailed: it raises, or returns something else.
+        ExtensionFailed: the function raises, or returns something else.
     """
     extension = extension_of(settings)
     owner = extension.made(settings.settings, table, random)
@@ -421,7 +421,7 @@ def partition(table: Table, settings: Partition, seed: int) -> Parts:
     """Return the division of a table's rows among clients.
 
     Raises:
-        FedpingError: the table cannot be divided so: too few rows, no classes, no natural key.
+        FedpingError: the table doesn't allow the partition: too few rows, no classes, or no natural key.
     """
     owner = _OWNERS[type(settings)](table, settings, generator(seed, "partition"))
     if isinstance(settings, ByKey):

@@ -1,7 +1,7 @@
 """Preparation of clients' examples before they learn, from statistics that are sums over the clients.
 
-Each function computes a transformation from the training examples of a fleet. Every client then applies it alike to
-its training, validation and test examples.
+Each function computes a transformation from the training examples of a fleet. Every client then applies it to its
+training, validation and test examples.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fedping.protocol.errors import FedpingError
 
 @dataclass(frozen=True)
 class Clipping:
-    """Clipping of features to a range: ``low`` and ``high``, shape (d,) each, infinite where nothing is clipped."""
+    """Clips features to a range: ``low`` and ``high``, shape (d,) each; infinite for a feature without clipping."""
 
     low: FloatArray
     high: FloatArray
@@ -45,10 +45,10 @@ def clipping(train: ExampleData, high: float = 0.99, low: float | None = None) -
 
 
 def outlier_clipping(train: ExampleData, share: float = 0.99, times: float = 10.0) -> Clipping:
-    """Return the clipping at quantile ``share`` of only those features whose maximum is over ``times`` as large.
+    """Return the clipping, at quantile ``share``, of features whose maximum is over ``times`` that quantile.
 
-    The server learns whether the maximum is so large, from counts of larger values, but not the maximum. Features
-    whose quantile is not positive are left alone: there the rule would make rare values vanish.
+    From counts of larger values, the server learns whether the maximum is that large, but not the maximum. Features
+    whose quantile is not positive are unchanged, because the rule would remove rare values from them.
     """
     top = quantiles(train, share)
     extreme = client_exceeding(train, times * top).sum(axis=0) > 0
@@ -66,7 +66,7 @@ class Standardising:
     deviation: FloatArray
 
     def of(self, data: ExampleData) -> ExampleData:
-        """Return the data in these units."""
+        """Return the data after subtraction and division."""
         return replace(data, x=(data.x - self.mean) / self.deviation)
 
 
@@ -80,8 +80,9 @@ def standardising(train: ExampleData) -> Standardising:
 def min_max_scaling(train: ExampleData) -> Standardising:
     """Return the scaling of every feature to [0, 1] by its minimum and maximum over all examples.
 
-    It takes a round of its own, in which every client sends the two extremes of each feature and the server keeps the
-    outermost: single values of single clients, which sums would hide. Values of other examples may lie outside.
+    It takes an additional round, in which every client sends the two extremes of each feature, and the server keeps
+    the outermost ones. These are values of single clients, which sums would hide. Values of other examples may lie
+    outside [0, 1].
     """
     least, greatest = client_extremes(train)
     low = least.min(axis=0)
@@ -91,12 +92,12 @@ def min_max_scaling(train: ExampleData) -> Standardising:
 
 @dataclass(frozen=True)
 class Selecting:
-    """A selection of features: ``kept``, shape (d,)."""
+    """A selection of features; ``kept`` is whether each is kept, shape (d,)."""
 
     kept: NDArray[np.bool_]
 
     def of(self, data: ExampleData) -> ExampleData:
-        """Return the data without the other features."""
+        """Return the data with the kept features only."""
         names = tuple(name for name, kept in zip(data.features, self.kept, strict=True) if kept)
         return replace(data, x=np.ascontiguousarray(data.x[:, self.kept]), features=names)
 

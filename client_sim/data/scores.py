@@ -1,8 +1,8 @@
-"""Selection of the features that tell most about the target, by scores from sums over the clients.
+"""Selection of the features that are most informative about the target, by scores from sums over the clients.
 
-``f`` is the F of a one-way analysis of variance where the target is a class, from each class' count, mean and squares
-in each client, and that of the linear correlation where it is a number. ``chi2`` is Pearson's χ² of the table of ten
-quantile bins by classes.
+``f`` is an F statistic. If the target is a class, it is that of a one-way analysis of variance, from each class'
+count, mean and squares in each client; if the target is a number, it is that of the linear correlation. ``chi2`` is
+Pearson's χ² of the table of ten quantile bins by classes.
 
 Source: Fisher 1925, *Statistical Methods for Research Workers*, chapters 7 and 8; Pearson 1900 for χ².
 """
@@ -25,11 +25,11 @@ from fedping.protocol.errors import InvalidSettings
 
 Score: TypeAlias = Literal["f", "chi2"]
 BINS = 10
-"""Of the table of a χ²."""
+"""Number of bins in the table of a χ²."""
 
 
 class Select(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The best features only.
+    """Settings of a selection of the best features.
 
     Attributes:
         features: the number of features that are kept.
@@ -41,10 +41,10 @@ class Select(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def selecting(train: ExampleData, settings: Select) -> tuple[Selecting, FloatArray]:
-    """Return the selection of the features with the largest scores, of equal ones the first, and all scores.
+    """Return the selection of the features with the largest scores, and all scores; among equals, the first wins.
 
     Raises:
-        InvalidSettings: there are not so many features, or the score needs classes.
+        InvalidSettings: there are fewer features, or the score needs classes.
     """
     if settings.features > len(train.features):
         raise InvalidSettings(
@@ -70,7 +70,7 @@ def scores_of(train: ExampleData, by: Score) -> FloatArray:
             )
         return chi_squared(
             client_class_bin_counts(train.pooled(), quantile_bins(train, BINS))[0]
-        )  # the sum over clients
+        )  # counts are summed over clients
     scores = _f_of_classes(train) if train.target.is_class else _f_of_number(train)
     return np.where(constant_features(merged(client_moments(train))), 0.0, scores)
 
@@ -93,7 +93,7 @@ def _f_of_number(train: ExampleData) -> FloatArray:
 
 
 def _ratio(explained: FloatArray, rest: FloatArray, of_explained: int, of_rest: int) -> FloatArray:
-    """Return the F of two sums of squares with their degrees of freedom; 0 where there is nothing to explain."""
+    """Return the F statistic of two sums of squares with their degrees of freedom; 0 where the explained sum is 0."""
     if of_explained < 1 or of_rest < 1:
         return np.zeros_like(explained)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -104,7 +104,7 @@ def _ratio(explained: FloatArray, rest: FloatArray, of_explained: int, of_rest: 
 def comoments(data: ExampleData) -> tuple[FloatArray, FloatArray, float]:
     """Return Σ (a - mean a)² of each feature a and Σ (a - mean a)(y - mean y), shape (d,), and Σ (y - mean y)².
 
-    The means come from a round of their own, and clients send the sums of products of deviations from them.
+    An earlier round computes the means; clients then send the sums of products of deviations from them.
     """
     total = max(1, len(data.y))
     apart = data.x - sums_by_client(data, data.x).sum(axis=0) / total
@@ -115,17 +115,17 @@ def comoments(data: ExampleData) -> tuple[FloatArray, FloatArray, float]:
 def correlations(x: FloatArray) -> FloatArray:
     """Return the correlation of each pair of features over the examples that have both, shape (d, d).
 
-    All that it needs are sums over pairs of columns, which add up over clients; NaN where a feature is constant.
+    It needs only sums over pairs of columns, which add up over clients. It is NaN for a constant feature.
 
     Args:
-        x: all clients' examples, shape (N, d); NaN where one is missing.
+        x: all clients' examples, shape (N, d); NaN for a missing value.
     """
     there = ~np.isnan(x)
     mask = there.astype(np.float64)
     counts = np.maximum(mask.T @ mask, 1.0)
     mean = np.where(there, x, 0.0).sum(axis=0) / np.maximum(mask.sum(axis=0), 1.0)
     apart = np.where(there, x - mean, 0.0)
-    sums = apart.T @ mask  # of the first of a pair, over the examples that have both
+    sums = apart.T @ mask  # sums of a pair's first feature, over the examples that have both
     squares = (apart**2).T @ mask - sums**2 / counts
     products = apart.T @ apart - sums * sums.T / counts
     constant = squares <= np.finfo(np.float64).eps ** 2 * counts * mean[:, None] ** 2 * counts
@@ -139,9 +139,9 @@ class Pooled:
     """The moments of one feature over all clients.
 
     Attributes:
-        count: the number of its values.
-        mean: of all; NaN without any.
-        deviation: with 1/n.
+        count: the number of values.
+        mean: the mean of all values; NaN without any.
+        deviation: their standard deviation, with 1/n.
         between: the share of the variance that lies between clients' means, from 0 to 1; 0 if it is constant.
     """
 
@@ -167,7 +167,7 @@ def pooled(of: ExampleData) -> Pooled:
 
 
 def client_class_bin_counts(data: ExampleData, bins: Bins) -> NDArray[np.int64]:
-    """Return how many examples of each class each client has in each bin, shape (k, d, b, c)."""
+    """Return the number of each client's examples of each class in each bin, shape (k, d, b, c)."""
     width, classes = bins.edges.shape[1] + 1, len(data.target.classes)
     clients, features = len(data), data.x.shape[1]
     row = (data.client_of[:, None] * features + np.arange(features)) * width + bins.numbers(data.x)
@@ -177,7 +177,7 @@ def client_class_bin_counts(data: ExampleData, bins: Bins) -> NDArray[np.int64]:
 
 
 def chi_squared(counts: NDArray[np.int64]) -> FloatArray:
-    """Return Pearson's χ² of tables of bins by classes, shape (d, b, c): shape (d,)."""
+    """Return Pearson's χ², shape (d,), of each feature's table of bins by classes, shape (d, b, c)."""
     total = np.maximum(counts.sum(axis=(1, 2), keepdims=True), 1)
     expected = counts.sum(axis=2, keepdims=True) * counts.sum(axis=1, keepdims=True) / total
     result: FloatArray = ((counts - expected) ** 2 / np.where(expected > 0, expected, 1.0)).sum(axis=(1, 2))

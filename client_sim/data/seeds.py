@@ -6,7 +6,7 @@ import numpy as np
 
 
 def generator(seed: int, purpose: str, number: int = 0) -> np.random.Generator:
-    """Return the generator of a seed for a purpose, such as the sample of round ``number``; both are at least 0."""
+    """Return a seed's generator for a purpose, such as the sample of round ``number``; both numbers are at least 0."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(*purpose.encode(), number)))
 
 

@@ -1,4 +1,4 @@
-"""The split of each client's examples into those it learns from and those that choose and judge a model.
+"""The split of each client's examples into a training, a validation and a test part.
 
 A client's split depends only on the seed and on its number, not on the other clients. Examples are sampled
 systematically: a client's examples are ordered by class, randomly within each class, and every 1/share-th is taken from
@@ -25,7 +25,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Split:
-    """The examples of the same clients in three parts; a client may have none in one of them."""
+    """The examples of the same clients in three parts; any part of a client may be empty."""
 
     train: ExampleData
     validation: ExampleData
@@ -60,11 +60,11 @@ def split(data: ExampleData, seed: int, test: float = 0.1, validation: float = 0
 def authors_split(
     data: ExampleData, for_test: Mask, seed: int, validation: float = 0.1, stratified: bool = True
 ) -> Split:
-    """Return every client's examples in three parts, of which the test examples are those of the data set's authors.
+    """Return every client's examples in three parts; the test part has the data set authors' test examples.
 
     Args:
         data: the data of all clients.
-        for_test: which examples the authors set apart, shape (N,).
+        for_test: whether the authors set each example apart for tests, shape (N,).
         seed: seed of the choice of validation examples.
         validation: the share of each client's other examples set aside for validation.
         stratified: False to draw regardless of class.
@@ -90,7 +90,7 @@ def folds(data: ExampleData, count: int, seed: int, stratified: bool = True) -> 
 
 
 def hold_out(table: Table, share: float, seed: int, stratified: bool = True) -> tuple[Table, Table]:
-    """Return a table in two parts: the rest, and the share that a server holds as its own test set.
+    """Return a table in two parts: the clients' rows, and the share that the server holds as its own test set.
 
     Raises:
         InvalidSettings: share is not in [0, 1).
@@ -102,7 +102,7 @@ def hold_out(table: Table, share: float, seed: int, stratified: bool = True) -> 
 
 
 def _set_apart(data: ExampleData, share: float, seed: int, purpose: str, stratified: bool) -> Mask:
-    """Return which rows are taken when every 1/share-th is, shape (N,); a client always keeps at least one row."""
+    """Return whether each row is set apart, every 1/share-th one, shape (N,); a client keeps at least one row."""
     position = _positions(data, seed, purpose, stratified)
     start = _of_clients(data, seed, purpose + " start")[data.client_of]
     taken = np.floor((position + 1) * share + start) > np.floor(position * share + start)

@@ -14,7 +14,7 @@ from fedping.protocol.errors import FedpingError
 
 @dataclass(frozen=True)
 class Target:
-    """What to predict: the class of an example, or a number.
+    """The target of a prediction: the class of an example, or a number.
 
     Attributes:
         name: the name of the column.
@@ -38,12 +38,12 @@ class Table:
         x: features, shape (N, d), all finite; with ``gaps``, NaN marks a missing value.
         y: targets, shape (N,): float64, or int64 from 0 to the number of classes - 1.
         features: the features' names, d of them.
-        target: what y is.
+        target: description of y.
         key: the natural key of each row, such as its user or country, shape (N,); None if unknown.
         choice: the choice that each row is a candidate of, shape (N,); y is then 1 for the chosen candidate, else 0
             (:mod:`fedping.client_sim.data.choice_sets`). None where every row is an example.
         for_test: whether each row is a test example by the authors' own split, shape (N,); None if they have no split.
-        gaps: whether features may be missing; a rule fills them or drops their rows before anybody learns
+        gaps: whether features may be missing; before training, a rule fills them or drops their rows
             (:mod:`fedping.client_sim.data.missing`).
 
     Raises:
@@ -69,7 +69,7 @@ class Table:
         return len(self.y)
 
     def rows(self, which: NDArray[Any]) -> Table:
-        """Return some of the rows: by position, in that order, or by a mask, shape (N,)."""
+        """Return a table of some rows, given by their positions, in that order, or by a mask, shape (N,)."""
         key, choice, for_test = (None if of is None else of[which] for of in (self.key, self.choice, self.for_test))
         return Table(self.x[which], self.y[which], self.features, self.target, key, choice, for_test, self.gaps)
 
@@ -94,7 +94,7 @@ def table(
         target: the target's name, and its classes' names if it is a class; a number called y if None.
         key: each row's natural key, shape (n,); None without any.
         choice: each row's choice, shape (n,); None if rows are examples.
-        for_test: which rows are the authors' test examples, shape (n,); None without such a split.
+        for_test: whether each row is one of the authors' test examples, shape (n,); None without such a split.
         gaps: whether NaN among the features marks a missing value; else it is refused.
 
     Raises:
@@ -110,7 +110,7 @@ def table(
 
 
 def feature_names(count: int) -> tuple[str, ...]:
-    """Return names for features that have none."""
+    """Return default names for features without names."""
     return tuple(f"x{number}" for number in range(count))
 
 

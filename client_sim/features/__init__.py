@@ -1,5 +1,5 @@
-"""Ranking by the features of a product's own (`fedping.protocol.features`): values, scores, losses and updates.
+"""Ranking by a product's own features (`fedping.protocol.features`): values, scores, losses and updates.
 
-`reference.py` computes one list at a time in plain loops, as clients in every language do. `vectors.py` computes the
-same bits for many lists at once.
+`reference.py` computes one list at a time in plain loops, like clients in every language. `vectors.py` computes many
+lists at once, with the same result to the bit.
 """

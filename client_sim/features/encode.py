@@ -1,7 +1,7 @@
-"""The values of many items at once, from columns of fields: the same bits as :mod:`.reference`, item by item.
+"""Computes the values of many items from columns of fields, to the same bit as :mod:`.reference` for each item.
 
-An item has few values that are not 0, however many weights there are. So each has S slots, each with the position of a
-weight and a value, which ascend within a feature; a slot with value 0 adds nothing.
+An item has few values other than 0, even with many weights. So an item has S slots, each with a value and the position
+of its weight. Positions ascend within a feature; a slot with value 0 adds nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fedping.protocol.spec import ModelSpec
 FloatArray: TypeAlias = NDArray[np.float64]
 Column: TypeAlias = Sequence[Any] | NDArray[Any]
 Columns: TypeAlias = Mapping[str, Column]
-"""A column of values for each field; a field that lacks one is missing everywhere."""
+"""Columns of values by field; a field without a column is missing in all rows."""
 
 
 class Slots(NamedTuple):
@@ -97,7 +97,7 @@ def _nothing(slots: int, count: int) -> Slots:
 
 
 def _with_missing(feature: Any, slots: Slots, there: NDArray[np.bool_]) -> Slots:
-    """Return slots that are 0 where a value is missing, or have the weight of missing values there."""
+    """Return slots in which a missing value is 0 or, if the feature has one, takes the weight of missing values."""
     slots.value[:, ~there] = 0.0
     if feature.missing:
         slots.at[0, ~there] = width(feature, {}) - 1
@@ -150,7 +150,7 @@ def _listed(column: Column) -> Sequence[Any]:
 
 
 def _places(feature: Category | Hashed, texts: Sequence[str | None]) -> NDArray[np.intp]:
-    """Return the position of each text among the feature's values, -1 for none."""
+    """Return the position of each text among the feature's values; -1 for other texts."""
     if isinstance(feature, Hashed):
         known = {x: reference.hashed(feature.name, x, feature.buckets) for x in {*texts} if x is not None}
         rest = -1
@@ -195,7 +195,7 @@ def _of_both(feature: Equal | Product, q: Column | None, x: Column | None, count
 
 
 def numbers_of(column: Column) -> tuple[FloatArray, NDArray[np.bool_]]:
-    """Return a column's numbers, 0 where a value is none, and where there are some."""
+    """Return a column's numbers, with 0 for other values, and whether each value is a number."""
     if isinstance(column, np.ndarray) and column.dtype.kind in "iuf":
         x = column.astype(np.float64)
         there = np.isfinite(x)

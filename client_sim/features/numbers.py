@@ -33,7 +33,7 @@ _LOG = (
 )
 _ROOT_OF_HALF = 0.7071067811865476
 LEAST_EXPONENT = -700.0
-"""exp of less is 0."""
+"""Least exponent; exp of a smaller one is 0."""
 
 
 def exp(x: N) -> N:

@@ -1,7 +1,7 @@
-"""Values, scores, losses and updates of one list, in plain loops: what clients in every language compute.
+"""Values, scores, losses and updates of one list, in plain loops: the reference for clients in every language.
 
-Each value is rounded to single precision. Sums are plain loops of doubles, over values that are not 0 in the wire's
-order and over items in displayed order, without fused multiply-add.
+Each value is rounded to single precision. Sums are plain loops of doubles without fused multiply-add, over values
+other than 0 in the wire's order, and over items in displayed order.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ NOTHING_CHOSEN = -1
 Row: TypeAlias = Mapping[str, Any]
 """The fields of an item or of a query."""
 Values: TypeAlias = list[tuple[int, float]]
-"""Positions and values that are not 0, in ascending order."""
+"""Positions with values other than 0, in ascending order of position."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A list as shown, and the choice.
+    """A list as the user saw it, and the user's choice.
 
     Attributes:
         items: the fields of the items, the top one first.
@@ -68,7 +68,7 @@ def values(spec: ModelSpec, query: Row, item: Row) -> Values:
 
 
 def feature_values(feature: Feature, by_name: Mapping[str, Feature], query: Row, item: Row) -> Values:
-    """Return the values of a feature by their positions among its own."""
+    """Return the values of a feature, by their positions within the feature."""
     match feature:
         case Cross():
             one, other = (by_name[name] for name in feature.of)
@@ -104,7 +104,7 @@ def _of_both(feature: Equal | Product, q: Any, x: Any) -> Values | None:
 
 
 def is_equal(q: Any, x: Any) -> bool | None:
-    """Return whether two texts, numbers or flags are equal; None if they are no two of a type."""
+    """Return whether two texts, numbers or flags are equal; None for different types, or any other type."""
     for kind in (number, text, flag):
         if kind(q) is not None and kind(x) is not None:
             return bool(kind(q) == kind(x))
@@ -189,7 +189,7 @@ def number(x: Any) -> float | None:
         return None
     try:
         return float(x) if math.isfinite(x) else None
-    except OverflowError:  # a whole number beyond all doubles
+    except OverflowError:  # a whole number that no double can hold
         return None
 
 
@@ -206,7 +206,7 @@ def flag(x: Any) -> bool | None:
 
 
 def score(spec: ModelSpec, weights: Sequence[float], given: Values) -> float:
-    """Return the score of an item, from its values: without the offset of a place."""
+    """Return the score of an item from its values, without the offset of its place."""
     total = 0.0
     for position, value in given:
         total += weights[position] * value
@@ -230,7 +230,7 @@ def _units(spec: ModelSpec, weights: Sequence[float], given: Values) -> list[flo
 
 
 def _row(spec: ModelSpec, position: int) -> int:
-    """Return the number of a value, without the weights of places."""
+    """Return a value's number, which leaves out the weights of places."""
     return position if position < spec.layout.places else position - spec.layout.offsets
 
 
@@ -244,7 +244,7 @@ def order(scores: Sequence[float], pinned: frozenset[int] = frozenset()) -> list
 
 
 def swapped(ranked: Sequence[int], pinned: frozenset[int], explore: float, draws: tuple[float, float]) -> list[int]:
-    """Return a ranked list, with chance ``explore`` with two neighbours swapped that are not pinned.
+    """Return a ranked list in which, with probability ``explore``, two unpinned neighbours are swapped.
 
     Args:
         ranked: items, best first.
@@ -267,7 +267,7 @@ def loss(spec: ModelSpec, weights: Sequence[float], shown: Shown) -> float:
 
 @dataclass(frozen=True)
 class _Learned:
-    """The training data of a list: the items that count, with their values and places, and the chosen one."""
+    """The training data of a list: the items that count, with their values and places, and the chosen item."""
 
     values: list[Values]
     places: list[int]
@@ -277,8 +277,8 @@ class _Learned:
 def _learned_from(spec: ModelSpec, shown: Shown) -> _Learned:
     """Return the training data of a list.
 
-    It ends with the last item seen or the chosen one. Without offsets for places, pinned items do not count, since
-    the product has put them where they are.
+    The list is cut after the last item seen or chosen. Without offsets for places, pinned items do not count, since
+    the product chose their places.
     """
     count = len(shown.items) if shown.seen is None else min(max(shown.seen, shown.chosen + 1), len(shown.items))
     places = [place for place in range(count) if spec.places > 1 or place not in shown.pinned]
@@ -302,13 +302,13 @@ def _placed_scores(spec: ModelSpec, weights: Sequence[float], learned: _Learned)
 
 
 def place_weight(spec: ModelSpec, place: int) -> int | None:
-    """Return the position of the weight of a place, from 0; None for the first, and without offsets."""
+    """Return the position of the weight of a place, counted from 0; None for the first place, and without offsets."""
     offsets = spec.layout.offsets
     return None if place == 0 or offsets == 0 else spec.layout.places + min(place, offsets) - 1
 
 
 def _loss_and_pulls(spec: ModelSpec, scores: Sequence[float], chosen: int) -> tuple[float, list[float]]:
-    """Return the loss of placed scores, and how it pulls each of them: towards a smaller loss."""
+    """Return the loss of scores with offsets, and the pull on each score towards a smaller loss."""
     match spec.loss:
         case "softmax":
             return _softmax(scores, chosen)
@@ -374,7 +374,7 @@ def update(spec: ModelSpec, weights: Sequence[float], shown: Shown) -> list[floa
 
 
 def _add_hidden(spec: ModelSpec, weights: Sequence[float], given: Values, pull: float, descent: list[float]) -> None:
-    """Add what an item's pull makes of the hidden layer's weights."""
+    """Add the effect of an item's pull to the descent of the hidden layer's weights."""
     at, width = spec.layout, spec.hidden
     for unit, z in enumerate(_units(spec, weights, given)):
         if z > 0:

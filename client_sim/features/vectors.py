@@ -1,4 +1,4 @@
-"""Scores, losses and updates of many lists at once, column by column: the same bits as :mod:`.reference`.
+"""Scores, losses and updates of many lists at once, column by column, to the same bit as :mod:`.reference`.
 
 Arrays have the lists along their last axis, so that each step of the plain loops is one operation on all lists.
 """
@@ -19,7 +19,7 @@ from fedping.client_sim.features.reference import NOTHING_CHOSEN
 from fedping.protocol.spec import ModelSpec
 
 At: TypeAlias = int | NDArray[np.intp]
-"""The position of a weight: one for all, or each item's own."""
+"""The position of a weight: one for all items, or one per item."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class Lists:
 
     @cached_property
     def constant(self) -> list[At]:
-        """The position of each slot, shared by all where equal, so that no weight is looked up."""
+        """The position of each slot; a single number if equal for all items, which saves looking up weights."""
         return [int(at.flat[0]) if at.size and (at == at.flat[0]).all() else at for at in self.at]
 
     @cached_property
     def run(self) -> tuple[int, range]:
-        """The longest run of slots whose positions are constant and follow each other: the first, and the positions."""
+        """The longest run of slots with constant, consecutive positions: its first slot, and the positions."""
         best, first = (0, range(0)), 0
         for slot, at in enumerate(self.constant):
             before = self.constant[slot - 1] if slot else None
@@ -64,7 +64,7 @@ class Lists:
         return best
 
     def teaching(self, spec: ModelSpec) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
-        """Return the items that count in the loss, shape (c, N), and the chosen ones, shape (N,), -1 for none."""
+        """Return whether each item counts in the loss, shape (c, N), and the chosen items, shape (N,), -1 for none."""
         count = self.shown
         if self.seen is not None:
             count = np.minimum(np.maximum(self.seen, self.chosen + 1), count)
@@ -114,7 +114,7 @@ def _units(spec: ModelSpec, weights: FloatArray, lists: Lists) -> FloatArray:
 
 
 def _row(spec: ModelSpec, at: At) -> At:
-    """Return the number of a value, without the weights of places."""
+    """Return a value's number, which leaves out the weights of places."""
     layout = spec.layout
     if isinstance(at, int):
         return at if at < layout.places else at - layout.offsets
@@ -152,7 +152,7 @@ def _place_weights(spec: ModelSpec, places: int) -> Iterator[tuple[int, int]]:
 def _losses_and_pulls(
     spec: ModelSpec, placed: FloatArray, counts: NDArray[np.bool_], chosen: NDArray[np.intp]
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the losses, shape (N,), and how they pull each score towards a smaller loss, shape (c, N)."""
+    """Return the losses, shape (N,), and the pull on each score towards a smaller loss, shape (c, N)."""
     every = np.arange(placed.shape[1])
     place = np.maximum(chosen, 0)
     none = chosen == NOTHING_CHOSEN
@@ -189,7 +189,7 @@ def _losses_and_pulls(
 
 
 def _summed(values: FloatArray) -> FloatArray:
-    """Return the sums over the first axis, as a plain loop adds them."""
+    """Return the sums over the first axis, added in the order of a plain loop."""
     total = np.zeros(values.shape[1:])
     for row in values:
         total += row
@@ -231,9 +231,9 @@ def descents(spec: ModelSpec, weights: FloatArray, lists: Lists, pulls: FloatArr
 
 
 def _add_values(descent: FloatArray, lists: Lists, j: int, pull: FloatArray) -> None:
-    """Add what the pulls on the items at a place make of the features' weights.
+    """Add the effect of the pulls on the items at a place to the descent of the features' weights.
 
-    In one item no two values that are not 0 have the same position, so that they may be added in any order.
+    An item's values other than 0 have different positions, so that they may be added in any order.
     """
     first, positions = lists.run
     if positions:
@@ -259,7 +259,7 @@ def _add_hidden(
     units: FloatArray,
     descent: FloatArray,
 ) -> None:
-    """Add what the pulls on the items at a place make of the hidden layer's weights."""
+    """Add the effect of the pulls on the items at a place to the descent of the hidden layer's weights."""
     at, width = spec.layout, spec.hidden
     for unit, z in enumerate(units):
         pulled = np.where(z > 0, pull * weights[at.hidden_out + unit], 0.0)

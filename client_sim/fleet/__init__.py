@@ -1,9 +1,9 @@
 """A fleet: thousands of simulated clients that fetch models, search or train, and send pings.
 
-`roster` has the clients' ids, arms and versions, `exchange` fetches models and posts pings, `search_round` and
-`learning_round` make the pings of an iteration, and `fleet` drives them all. `replay` posts recorded pings. The state
-machine of a client is `fedping.client_sim.client`, its network `fedping.client_sim.transport`. The transport over HTTP,
-`fedping.client_sim.http`, is not imported here, because its library takes a while.
+`roster` has the clients' ids, arms and versions. `exchange` fetches models and posts pings, `search_round` and
+`learning_round` make the pings of an iteration, and `fleet` runs the iterations. `replay` posts recorded pings. The
+state machine of a client is `fedping.client_sim.client`, its network `fedping.client_sim.transport`. The transport over
+HTTP, `fedping.client_sim.http`, is not imported here, because its library takes a while.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The examples of simulated clients: synthetic ones for a model, or rows of a data set; searches where it ranks pages.
+"""The examples of simulated clients: synthetic ones for a model, rows of a data set, or searches over pages.
 
 A client's examples depend on the seed and its number alone, and are made when they are needed: a fleet of a million
 clients stores none.
@@ -56,13 +56,13 @@ class Source(Protocol):
     def of(self, clients: NDArray[np.int64], iteration: int, applied: FloatArray) -> ClientData[Any]:
         """Return the examples of these clients, ascending numbers, in an iteration.
 
-        ``applied`` are the weights that rank what they see, shape (m,).
+        ``applied`` are the weights that rank the clients' lists or pages, shape (m,).
         """
         ...
 
 
 Make: TypeAlias = Callable[[Keys, FloatArray], Batch]
-"""From a random key for each of n examples of k clients, shape (k, n), and their weights, to a batch."""
+"""Function from a random key for each of n examples of k clients, shape (k, n), and their weights to a batch."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class MadeData:
         return len(self.keys)
 
     def batch(self, clients: Clients) -> Batch:
-        """Return all examples of these clients; each depends on its client and number alone."""
+        """Return all examples of these clients; an example depends only on its client and its number."""
         place = np.arange(int(self.sizes[clients].max(initial=0)))
         weight = (place < self.sizes[clients][:, None]).astype(np.float64)
         return self.make(child_keys(self.keys[clients][:, None], place), weight)
@@ -112,7 +112,7 @@ class OwnExamples:
 
 
 def _sizes(keys: Keys, least: int, most: int) -> NDArray[np.int64]:
-    """Return the number of examples of each client, any from ``least`` to ``most`` as likely, shape (k,)."""
+    """Return the number of examples of each client, uniform from ``least`` to ``most``, shape (k,)."""
     uniform = uniforms(child_keys(keys, _SIZE), 1)[:, 0]
     return least + np.floor(uniform * (most - least + 1)).astype(np.int64)
 
@@ -208,13 +208,13 @@ def ranks_pages(model: Model[Any]) -> bool:
 
 
 def _whole(model: Model[Any]) -> Model[Any]:
-    """Return a model without bounds, and not in part."""
+    """Return the whole model, without bounds, of a bounded or partial one."""
     whole = unbounded(model)
     return whole.whole if isinstance(whole, Part) else whole
 
 
 def _made(model: Model[Any], root: np.uint64) -> Make | None:
-    """Return a maker of examples with a truth drawn from the seed, and noise; None if the model has none."""
+    """Return a maker of noisy examples of a truth drawn from the seed; None for a model without synthetic examples."""
     truth = child_keys(root, _TRUTH)
     match _whole(model):
         case LinearRegression(features=d):
@@ -239,7 +239,7 @@ def _made(model: Model[Any], root: np.uint64) -> Make | None:
 
 
 def _of_network(model: Any, truth: Keys, d: int, c: int | None) -> Make:
-    """Return a maker of a network's examples: of quantities, or of sequences whose symbols follow from the last."""
+    """Return a maker of a network's examples: quantities, classes, or sequences of symbols."""
     if (symbols := model.network.vocabulary) is not None:
         follows = np.argsort(uniforms(truth, symbols)[0], kind="stable")
         return lambda keys, weight: _sequences(keys, weight, follows, d)
@@ -251,7 +251,7 @@ def _of_network(model: Any, truth: Keys, d: int, c: int | None) -> Make:
 
 
 def _sequences(keys: Keys, weight: FloatArray, follows: NDArray[np.intp], d: int) -> Examples:
-    """Draw sequences of d symbols and the next one; one in four is drawn at random, the others follow from the last."""
+    """Draw sequences of d symbols and the next one; a symbol follows from the previous one, but 1 in 4 is random."""
     noise = _noise(keys, 2 * (d + 1))
     drawn = np.floor(noise[..., : d + 1] * len(follows)).astype(np.intp)
     for at in range(1, d + 1):
@@ -275,7 +275,7 @@ def _numbers(keys: Keys, weight: FloatArray, truth: FloatArray) -> Examples:
 
 
 def _classes(keys: Keys, weight: FloatArray, truth: FloatArray) -> Examples:
-    """Draw classes by the softmax of their scores: the largest score, each with Gumbel's noise."""
+    """Draw classes by the softmax of their scores: the largest score after adding Gumbel noise."""
     x = _features(keys, len(truth))
     gumbel = -np.log(-np.log1p(-np.minimum(_noise(keys, truth.shape[1]), 1 - 2**-53)) + 2**-60)
     return Examples(x, (x @ truth + gumbel).argmax(axis=2), weight)
@@ -287,7 +287,7 @@ def _groups(keys: Keys, weight: FloatArray, centres: FloatArray) -> Examples:
 
 
 def _ratings(keys: Keys, weight: FloatArray, truth: FloatArray) -> Examples:
-    """Draw items and their ratings: their own number, with noise."""
+    """Draw items and their ratings: each item's true rating, with noise."""
     item, noise = np.moveaxis(_noise(keys, 2), -1, 0)
     which = np.floor(item * len(truth)).astype(np.intp)
     return Examples(which[..., None].astype(np.float64), truth[which] + noise - 0.5, weight)

@@ -36,12 +36,12 @@ from fedping.protocol.spec import ModelSpec, published_array
 from fedping.protocol.study import PublicStudy
 
 Sleep: TypeAlias = Callable[[float], Awaitable[Any]]
-"""Waits for a number of seconds: ``asyncio.sleep``, or a test's."""
+"""Function that waits for a number of seconds: ``asyncio.sleep``, or a test's replacement."""
 
 Request: TypeAlias = Coroutine[Any, Any, Any]
 
 Job: TypeAlias = Callable[[asyncio.Semaphore], Request]
-"""A client's requests. It starts with a place of the semaphore, releases it, and may acquire one again."""
+"""A client's requests, which start with a place of the semaphore, release it, and may acquire one again."""
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class Connection:
     async def run_each(
         self, request: Callable[[T, asyncio.Semaphore], Request], items: Sequence[T], within: float
     ) -> None:
-        """Make the request of each item, at a random moment within a number of seconds."""
+        """Make the request of each item, at a random moment within ``within`` seconds."""
         moments = sorted(within * self.random.random() for _ in items)
         jobs = ((moment, partial(request, item)) for moment, item in zip(moments, items, strict=True))
         await run_at(jobs, self.at_once, self.sleep)
@@ -110,7 +110,7 @@ class VersionCache:
         return self._versions[line, version][0]
 
     def etag(self, line: str, version: int) -> str | None:
-        """Return the entity tag that asks for anything newer than a version."""
+        """Return the entity tag for requests of anything newer than a version."""
         return self._versions[line, version][1]
 
     def has(self, line: str, version: int) -> bool:
@@ -118,10 +118,10 @@ class VersionCache:
         return (line, version) in self._versions
 
     def put(self, line: str, document: ModelDocument, etag: str | None) -> str | None:
-        """Cache a version. Return None, or why the document isn't a version of the line's model."""
+        """Cache a version. Return None, or the reason why the document isn't a version of the line's model."""
         spec = self.specs[line]
         if (cached := self._versions.get((line, document.iteration))) is not None:
-            if document.staged is UNSET:  # else its holders would not see, by this tag, which version is staged
+            if document.staged is UNSET:  # else clients with this tag would not learn which version is staged
                 self._versions[line, document.iteration] = (cached[0], etag)
             return None
         if document.names != spec.document_names or len(document.model) != spec.m:
@@ -155,7 +155,7 @@ class Fetcher:
     async def fetch(self, clients: Iterable[int], within: float = 0.0) -> None:
         """Request the newest version for each client, at a random moment within a number of seconds.
 
-        The jitter is what the system of 2018 lacked: all of its clients asked in the same minute.
+        The system of 2018 had no such jitter: all of its clients asked in the same minute.
         """
         groups = self._by_line(clients) if self._together else [[client] for client in clients]
         self._connection.random.shuffle(groups)
@@ -163,7 +163,7 @@ class Fetcher:
         self._cache.keep_only(self._held())
 
     async def _fetch(self, clients: list[int], places: asyncio.Semaphore) -> None:
-        """Send one request for clients of one line, the one that the first of them would send."""
+        """Send one request for clients of one line: the request of the first of these clients."""
         line, versions = self._line(clients[0]), self._roster.version
         etag = self._cache.etag(line, int(versions[clients].min()))
         try:
@@ -188,8 +188,8 @@ class Fetcher:
     async def _fetch_staged(self, line: str, clients: list[int], newest: Fetched) -> list[int]:
         """Return the clients that get the staged version that a document names, once it is in the cache.
 
-        Its tag is the newest document's, so that clients notice the end of the stage. If the staged version is not
-        available, they take the newest, as all others do.
+        The staged version gets the newest document's tag, so that clients notice the end of the stage. If the staged
+        version is not available, these clients take the newest version, like all others.
         """
         staged = newest.document.staged
         if staged is UNSET:
@@ -226,7 +226,7 @@ class Fetcher:
 
 
 class Outbox:
-    """Every ping that was generated and is neither accepted nor rejected.
+    """The generated pings that are neither accepted nor rejected.
 
     Args:
         connection: to the server.
@@ -236,7 +236,7 @@ class Outbox:
     def __init__(self, connection: Connection, backoff: Backoff) -> None:
         self.counts = Counts()
         self._connection, self._backoff = connection, backoff
-        self._states: dict[OutgoingPing, SendState] = {}  # in the order of adding
+        self._states: dict[OutgoingPing, SendState] = {}  # in the order in which pings were added
         self._not_before: dict[OutgoingPing, float] = {}
         self._given_up = 0
 
@@ -253,8 +253,8 @@ class Outbox:
     async def deliver(self, within: float = 0.0) -> None:
         """Post every ping, each at a random moment within a number of seconds, until it is settled.
 
-        Returns when each is accepted, rejected or set aside. Pings for which the server requested more time stay
-        untouched. If cancelled, unanswered pings stay here.
+        The call returns when each ping is accepted, rejected or set aside. Pings for which the server requested more
+        time are not posted. If the call is cancelled, unanswered pings stay in the outbox.
         """
         now = _clock()
         due = [ping for ping in self._states if self._not_before.get(ping, now) <= now]
@@ -272,9 +272,9 @@ class Outbox:
         return await self._deliver(ping, places)
 
     async def post_or_drop(self, ping: OutgoingPing, places: asyncio.Semaphore) -> None:
-        """Add a ping and post it now, with a place that is acquired already; one without a final answer is dropped.
+        """Add a ping and post it now, with an already acquired place; drop it if it gets no final answer.
 
-        It is counted as undelivered and not kept, so that recordings larger than memory can be sent.
+        A dropped ping counts as undelivered. Pings are not kept, so that recordings larger than memory can be sent.
         """
         self.add([ping])
         if isinstance(await self._deliver(ping, places), SetAside):
@@ -283,7 +283,7 @@ class Outbox:
             self._given_up += 1
 
     async def _deliver(self, ping: OutgoingPing, places: asyncio.Semaphore) -> Settled | SetAside:
-        """Post a ping until it is settled or set aside, from a new count of failures on."""
+        """Post a ping until it is settled or set aside; the count of failures starts at 0."""
         sending = Sending()
         while True:
             state = after_attempt(sending, await self._attempt(ping, places), self._backoff)

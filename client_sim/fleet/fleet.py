@@ -54,17 +54,17 @@ _ITSELF = np.zeros(1, np.int64)
 
 @dataclass
 class Live:
-    """The present activity of a fleet, for display; ``stage`` names what it waits for."""
+    """The present activity of a fleet, for display; ``stage`` names the step that the fleet waits for."""
 
     iteration: int = 0
     stage: str = "starting"
 
 
 class Fleet:
-    """All clients fetch, then all train, then all send: that is an iteration, and the fleet's only clock.
+    """A fleet, whose only clock is the iteration: all clients fetch, then all train, then all send.
 
-    In a study of interactions clients are browsers: they search, and send a ping of each search. In one of model
-    updates each sends one ping an iteration, with the update from its examples by its line's ``training``.
+    In a study of interactions clients are browsers: they search, and send a ping of each search. In a study of model
+    updates each client sends one ping an iteration, with the update from its examples by its line's ``training``.
 
     All requests are made in the event loop that awaits :meth:`run_iteration`. To drive a fleet from synchronous code::
 
@@ -76,12 +76,12 @@ class Fleet:
             runner.run(fleet.close())
 
     Args:
-        transport: the way to the server.
+        transport: the connection to the server.
         study: the study that the clients take part in.
         settings: the fleet.
         population_of: the users; synthetic ones of the default settings if None.
         sleep: waits.
-        states_of: where a training keeps state with clients; in memory by default.
+        states_of: returns the storage of the state that a training keeps with clients; in memory by default.
 
     Raises:
         InvalidSettings: a line asks for something that simulated clients can't do.
@@ -151,7 +151,7 @@ class Fleet:
 
     @property
     def ranks_pages(self) -> bool:
-        """Whether clients train on searches over pages, of any line, and not on examples."""
+        """Whether clients train on searches over pages, in any line, and not on examples."""
         return any(map(_ranks_pages, self.study.lines)) or not self.study.lines
 
     @property
@@ -228,7 +228,7 @@ class Fleet:
         await self._transport.close()
 
     def versions(self) -> dict[str, int]:
-        """Return the newest version of each line that a client holds, -1 for none."""
+        """Return the newest version that any client holds, by line; -1 for none."""
         newest = {line.name: NO_VERSION for line in self.study.lines}
         for position, arm in enumerate(self.study.arms):
             if arm.line is not None:
@@ -260,7 +260,7 @@ class Fleet:
         )
 
     def _recovered(self, iteration: int) -> dict[str, Recovered]:
-        """Return, for each line that ranks items, how well clients' newest version matches users' preferences."""
+        """Return the match of clients' newest version with users' preferences, for each line that ranks items."""
         if isinstance(self._round, SearchRound):
             return {}
         found = {line: self._round.recovered(line, version, iteration) for line, version in self.versions().items()}
@@ -288,7 +288,7 @@ def _models(study: PublicStudy) -> dict[str, Model[Any]]:
 def _states(
     study: PublicStudy, models: Mapping[str, Model[Any]], seed: int, states_of: StatesOf
 ) -> tuple[dict[str, ClientStates], bool]:
-    """Return where the clients of each arm keep their state, and whether any of them do.
+    """Return the stores for clients' state by arm, and whether any training keeps state.
 
     Each seed, training and model has its own state; arms of a line with the same training share one.
     """
@@ -296,7 +296,7 @@ def _states(
     firsts: list[bool] = []
     lines = {line.name: line for line in study.lines}
     for arm in study.arms:
-        # An arm without a line computes the loss of the first one's start, and trains nothing.
+        # An arm without a line computes the loss of the first line's start weights, and doesn't train.
         line = lines[arm.line] if arm.line is not None else next(iter(study.lines), None)
         if line is None:
             continue
@@ -308,7 +308,7 @@ def _states(
 def states_in(
     study: str, line: PublicLine, arm: Arm, model: Model[Any], seed: int, states_of: StatesOf
 ) -> tuple[ClientStates, bool]:
-    """Return where the clients of an arm that train a line keep their state, and whether they keep any."""
+    """Return the store for the state of an arm's clients that train a line, and whether they keep any state."""
     training = training_of(line, arm)
     first = algorithm_for(training).init_state(bare(model))
     settings = f"{digest_of(training)}, model {digest_of(line.spec)}"
@@ -316,7 +316,7 @@ def states_in(
 
 
 def sent_in(study: PublicStudy, seed: int, states_of: StatesOf) -> tuple[dict[str, ClientStates], bool]:
-    """Return where clients keep the state of each line's upload links, and whether any link has state."""
+    """Return the stores for the upload links' state by line, and whether any link has state."""
     firsts = {line.name: first_state(sending(line), line.spec.m) for line in study.lines}
     links = {line.name: in_words(line.upload) for line in study.lines}
     owners = {name: f"study {study.name}, line {name}, seed {seed}, upload {links[name]}" for name in firsts}
@@ -325,12 +325,12 @@ def sent_in(study: PublicStudy, seed: int, states_of: StatesOf) -> tuple[dict[st
 
 
 def owners_of(study: str, line: str, seed: int) -> str:
-    """Return the prefix of the owners of a line's client states, with any training or model."""
+    """Return the prefix that all owners of a line's client states share, whatever the training or model."""
     return f"study {study}, line {line}, seed {seed}, training "
 
 
 def _sources(users: PopulationOf, settings: FleetSettings) -> SourceOf:
-    """Return the examples of any model: users' searches if it ranks pages, else examples."""
+    """Return a function that returns a model's examples: users' searches if the model ranks pages, else others."""
 
     def source(spec: ModelSpec, model: Model[Any]) -> Source:
         if ranks_pages(bare(model)) and settings.examples.data is None:

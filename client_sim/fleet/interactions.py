@@ -47,14 +47,14 @@ from fedping.protocol.upload import Sending
 
 @dataclass(frozen=True, kw_only=True)
 class KeystrokeSettings:
-    """The first character is always typed, the number of further ones is exponential, rounded down.
+    """Settings of keystrokes: one character is always typed; the number of further ones is exponential, rounded down.
 
-    A choice below the top costs one key down for each place. The characters don't depend on the ranking, so a study on
-    synthetic users has no effect on them, unlike the study of 2018 (thesis 7.5).
+    A choice below the top takes one press of the down key for each place. The characters don't depend on the ranking,
+    so a study on synthetic users has no effect on them, unlike the study of 2018 (thesis 7.5).
 
     Attributes:
-        mean_characters: typed before the choice, at least 1.
-        milliseconds: between one key and the next.
+        mean_characters: mean number of characters typed before the choice, at least 1.
+        milliseconds: time between one key and the next.
         enter: the share of choices made with Enter and not with the mouse.
     """
 
@@ -68,11 +68,11 @@ class Keystrokes:
     """The keystrokes of S searches, each array of shape (S,).
 
     Attributes:
-        characters: typed.
-        keys: pressed, Enter excluded.
-        keys_at_first_entry: pressed when the chosen item first appeared; -1 without a choice.
-        milliseconds: from focus to the end.
-        milliseconds_at_first_entry: from focus; -1 without a choice.
+        characters: number of typed characters.
+        keys: number of pressed keys, without Enter.
+        keys_at_first_entry: number of keys pressed when the chosen item first appeared; -1 without a choice.
+        milliseconds: time from focus to the end.
+        milliseconds_at_first_entry: time from focus to the first appearance of the chosen item; -1 without a choice.
         enter: whether Enter was pressed.
     """
 
@@ -155,7 +155,7 @@ class Ranking:
 
     @cached_property
     def trained(self) -> Model[Any]:
-        """The same model, with the bounds of clients' local weights, if any."""
+        """The model of :attr:`learner`, with the bounds of clients' local weights, if any."""
         return bounded(self.learner, self.spec, self.training)
 
     def scores(self, pages: PageTable) -> FloatArray:
@@ -166,7 +166,7 @@ class Ranking:
     def scores_of(self, pages: PageTable, searches: Searches, kept: Kept | None) -> FloatArray:
         """Return the scores of pages as stored by the S clients that search among them, shape (P,).
 
-        Searches of one client that come together are ranked alike. Pages that aren't candidates have no score, NaN.
+        Consecutive searches of one client share their ranking. Pages that aren't candidates have no score, NaN.
         """
         if not self.personal:
             return self.scores(pages)
@@ -195,7 +195,7 @@ class Interactions:
         bookmarked: whether the chosen page has a bookmark, shape (S,).
         loss: the SVM loss under these scores, shape (S,).
         update: direction of descent, shape (S, m), or its S payloads; None if the arm submits none.
-        sends: which clients send their update, shape (S,); None if all do.
+        sends: whether each client sends its update, shape (S,); None if all do.
     """
 
     scores: FloatArray
@@ -211,7 +211,7 @@ class Interactions:
 
     @property
     def update_bytes(self) -> int:
-        """The size of the updates that are sent, as encoded."""
+        """The size of the sent updates, as encoded, in bytes."""
         if self.update is None:
             return 0
         sizes = size_of_updates(self.update)
@@ -242,7 +242,7 @@ class Conditions:
     Attributes:
         kept: the clients' state, if their training keeps any.
         corrupt: changes the examples of hostile clients; None if there are none.
-        projections: for structured training (:func:`fedping.client_sim.upload.projections`).
+        projections: projections or factors for structured training (:func:`fedping.client_sim.upload.projections`).
     """
 
     kept: Kept | None = None
@@ -261,7 +261,7 @@ def interact(
     keys: Keys,
     conditions: Conditions = PLAIN,
 ) -> Interactions:
-    """Rank the candidates of S searches, which are in any order, and return the interactions.
+    """Rank the candidates of S searches, given in any order, and return the interactions.
 
     The other arguments are the same as for :func:`finished`.
     """
@@ -280,12 +280,12 @@ def finished(
     """Return the interactions of finished searches.
 
     Args:
-        ranking: what ranked.
+        ranking: the ranking of the clients' arm and version.
         pages: P pages.
         scores: the scores that ranked the pages, shape (P,).
         ranked: S searches over them, the candidates in displayed order.
         keys: a random key for each training, shape (S,).
-        conditions: of the training.
+        conditions: the conditions of the training.
     """
     reported = ranked
     if ranking.personal:
@@ -317,7 +317,7 @@ def _updates(
     keys: Keys,
     conditions: Conditions,
 ) -> tuple[FloatArray | None, NDArray[np.bool_] | None]:
-    """Return the update of each search, shape (S, m), and which are sent: each is a client with one example."""
+    """Return each search's update, shape (S, m), and whether it is sent; a search is a client with one example."""
     if ranking.learns_at is None:
         return None, None
     each = np.arange(len(ranked))
@@ -347,7 +347,7 @@ def _updates(
 
 
 def stored_scores(scores: FloatArray, pages: PageTable) -> FloatArray:
-    """Return scores that decayed on every whole day since the page's newest visit, which had computed them again.
+    """Return scores after decay for every whole day since the page's newest visit, when the score was computed.
 
     A page without visits has no such day and keeps its score.
     """
@@ -365,7 +365,7 @@ def stored_scores(scores: FloatArray, pages: PageTable) -> FloatArray:
 class Browsers:
     """The ranking and training of the browsers of a study of interactions, arm by arm.
 
-    An arm without a line ranks as the first line's version 0, or as a browser outside studies.
+    An arm without a line ranks like the first line's version 0, or like a browser outside studies.
 
     Args:
         study: the study, checked by :func:`fedping.client_sim.learning.checking.check_clients`.
@@ -426,7 +426,7 @@ def product_spec() -> ModelSpec:
 
 
 def as_sent(interactions: Interactions, links: Sending, keys: Keys) -> Interactions:
-    """Return interactions with their updates as sent through upload links; ``keys``, shape (S,), are theirs."""
+    """Return interactions with their updates as sent through upload links; ``keys``, (S,), are the interactions'."""
     if not isinstance(interactions.update, np.ndarray):
         return interactions
     return replace(interactions, update=sent_updates(links, interactions.update, keys))

@@ -1,4 +1,4 @@
-"""One iteration of training, with any model: the pings of each client from its examples, a bounded block at a time."""
+"""One iteration of training with any model: the pings of clients from their examples, in blocks of bounded size."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ VISITORS_AT_A_TIME = 4096
 _DOCUMENT, _TWICE, _TRAINING, _UPLOAD, _OUTCOMES = range(5)
 
 _SECRET = 1 << 35
-"""Number of the key for values that a client never sends; an unlinked outcome gets its document id from it."""
+"""Number of the key for values that a client never sends; document ids of unlinked outcomes derive from it."""
 
 _DIVISION = 1 << 34
-"""Number of the key that divides a client's examples, after those that a population draws by."""
+"""Number of the key that divides a client's examples; a population draws by smaller numbers."""
 
 
 @dataclass
@@ -83,7 +83,7 @@ class _Count:
         self.loss += float((losses * examples).sum())
 
     def summary(self, arm: str) -> ArmSummary:
-        """Return the summary, with the mean loss by examples, as rounds have it (thesis eq. 2)."""
+        """Return the summary, with the mean loss weighted by examples, as in rounds (thesis eq. 2)."""
         return ArmSummary(
             arm=arm,
             clients=self.clients,
@@ -140,8 +140,8 @@ class _Block(NamedTuple):
 class LearningRound:
     """Makes the pings of clients that train on examples.
 
-    The clients of an arm without a line compute their loss with the first line's start weights: the product without
-    any training.
+    The clients of an arm without a line compute their loss with the first line's start weights, as in a product
+    without training.
 
     Args:
         members: the clients.
@@ -149,7 +149,7 @@ class LearningRound:
         source_of: returns the examples of a model's clients.
 
     Raises:
-        InvalidSettings: clients do not have an upload link of a line, or nothing to learn its model from.
+        InvalidSettings: clients lack an upload link of a line, or have no examples for its model.
     """
 
     def __init__(self, members: Members, models: Mapping[str, Model[Any]], source_of: SourceOf) -> None:
@@ -184,7 +184,7 @@ class LearningRound:
     def pings(self, clients: NDArray[np.int64], iteration: int) -> Iterator[tuple[list[OutgoingPing], float]]:
         """Yield the pings of these clients in an iteration, about :data:`MOST_BYTES` at a time.
 
-        With them comes their share of all clients, which sets the time over which clients spread their pings.
+        Each list comes with its share of all clients, which sets the time over which its clients spread their pings.
         """
         self._counts = {arm.name: _Count() for arm in self._roster.arms}
         written: list[OutgoingPing] = []
@@ -202,7 +202,7 @@ class LearningRound:
         return tuple(count.summary(name) for name, count in self._counts.items())
 
     def recovered(self, line: str, version: int, iteration: int) -> Recovered | None:
-        """Return how well a version matches users' preferences; None for a line that doesn't rank items."""
+        """Return the match of a version with users' preferences; None for a line that doesn't rank items."""
         source, start = self._sources[line], self._cache.weights(line, NO_VERSION)
         if not isinstance(source, OwnVisits):
             return None
@@ -328,7 +328,7 @@ class LearningRound:
             yield OutgoingPing(document, stamped, later=True)
 
     def _private_pings(self, private: PrivatePings, group: _Group, block: _Block) -> Iterator[OutgoingPing]:
-        """Yield the contributions of some clients to a private line; for examples, no choice is on top."""
+        """Yield the contributions of some clients to a private line; examples count as choices that aren't on top."""
         arm, members = group.arm, group.members
         assert arm.line is not None
         everyone, versions = members[block.at], np.full(len(block.at), group.version)

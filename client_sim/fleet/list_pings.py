@@ -1,4 +1,4 @@
-"""The JSON of pings of lists, one a list, and of the later outcomes of their choices."""
+"""The JSON of pings of lists, one ping per list, and of the later outcomes of their choices."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class ListPings:
     """Pings of N lists of one arm's clients, all at one version.
 
     Attributes:
-        arm, version: of the clients.
+        arm, version: arm and version of the clients.
         client_ids, secrets: id of each list's client, and its secret, which it never sends.
         documents: the document id of each list.
         visits: the lists.
-        losses: shape (N,).
+        losses: the loss of each list, shape (N,).
         updates: the update that is sent with each list; None if the arm sends none.
     """
 
@@ -75,7 +75,7 @@ class ListPings:
             )
 
     def later(self, outcomes: Sequence[Followed]) -> Iterator[tuple[int, UUID, bytes]]:
-        """Yield for each later outcome its list, its document id and its JSON."""
+        """Yield the list, the document id and the JSON of each later outcome."""
         head = payload_head(OUTCOME.name, self.version, self.arm)
         for each in outcomes:
             if each.ages is None:

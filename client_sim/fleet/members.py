@@ -1,4 +1,4 @@
-"""The members of a fleet: its settings, its hostile clients, and what every round of it needs."""
+"""The members of a fleet: its settings, its hostile clients, and the data that its rounds share."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class FleetSettings:
     Attributes:
         clients: number of clients, enrolled or not.
         seed: determines the clients' ids, arms, behaviour and searches.
-        run: part of the document ids alone. With the same seed, a fleet has the same clients with the same actions;
-            with another ``run`` their pings are new documents, otherwise duplicates.
+        run: number that changes only the document ids. With the same seed, a fleet has the same clients with the same
+            actions; with another ``run`` their pings are new documents, otherwise duplicates.
         at_once: maximum number of concurrent requests.
         fetch_within: seconds over which clients spread their fetches in an iteration; 0 is as fast as possible.
         send_within: seconds over which they spread their pings.
@@ -103,8 +103,8 @@ def last_known(names: Sequence[str], weights: FloatArray, before: FloatArray | N
 class Attackers:
     """The hostile clients of a fleet: some of those in arms that submit updates, or invented ones in addition.
 
-    Invented ids are enrolled by their hash, as all others: an attacker tries ids until one falls into an arm that
-    submits. Each searches or trains as a client.
+    Invented ids are enrolled by their hash, like all others: an attacker tries ids until one falls into an arm that
+    submits. Each of them searches or trains like a client.
 
     Raises:
         InvalidSettings: the attack is not possible in this study.
@@ -152,7 +152,7 @@ class Attackers:
 
 
 def corrupt_updates(plot: Plot | None, who: NDArray[np.int64]) -> Corruption | None:
-    """Return the change of these clients' searches before they train on them, a client a search, shape (S,)."""
+    """Return the corruption of searches before training, None for no attack; ``who`` has each search's client."""
     if plot is None:
         return None
     return lambda data: plot.data(data, who, None, plot.are_hostile(who))
@@ -160,11 +160,11 @@ def corrupt_updates(plot: Plot | None, who: NDArray[np.int64]) -> Corruption | N
 
 @dataclass(frozen=True, kw_only=True)
 class Members:
-    """The clients of a round's pings: those of a fleet, or the one of an institution.
+    """The clients of a round's pings: a fleet's clients, or an institution's single client.
 
     Attributes:
-        study: that they take part in.
-        settings: of the fleet.
+        study: the study that they take part in.
+        settings: settings of the fleet.
         roster: their ids, arms and versions.
         cache: the weights of these versions.
         states: storage for the state that a training keeps with the clients of an arm, by the arm's name.

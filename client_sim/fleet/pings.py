@@ -1,4 +1,4 @@
-"""The JSON of pings: one of each interaction, and one of each client's model update.
+"""The JSON of pings: a ping for each interaction, or for each client's model update.
 
 A cohort's model updates are all written at once: numbers become text column by column.
 """
@@ -84,7 +84,7 @@ def with_tickets(
 
 
 def _each(seen: Interactions) -> Iterable[Update | None]:
-    """Return the update of each interaction's ping; None where none is sent."""
+    """Return the update of each interaction's ping; None for a ping without an update."""
     sent, sends = seen.update, seen.sends
     if sent is None:
         return [None] * len(seen)
@@ -119,7 +119,7 @@ def encoded_lines(pings: ModelPings) -> Iterator[bytes]:
 
 
 def batches(pings: ModelPings, largest: int) -> Iterator[bytes]:
-    """Yield all the pings as NDJSON in batches of at most ``largest`` bytes, or of a single ping if that has more."""
+    """Yield all pings as NDJSON in batches of at most ``largest`` bytes; a larger ping is a batch of its own."""
     most = ENCODED_LINES if isinstance(pings.updates, Payloads) else len(pings)
     lines: list[bytes] = []
     size = 0
@@ -134,7 +134,7 @@ def batches(pings: ModelPings, largest: int) -> Iterator[bytes]:
 
 
 def _encoded(pings: ModelPings) -> Iterator[tuple[UUID, bytes]]:
-    """Yield the document id and the JSON of each ping but for its opening brace."""
+    """Yield each ping's document id, and its JSON without the opening brace."""
     documents, clients = (map(_uuid, ids) for ids in (pings.document_ids, pings.client_ids))
     losses, examples = pings.losses.tolist(), pings.examples.tolist()
     head = payload_head(MODEL_UPDATE.name, pings.version, pings.arm) + b',"update":'
@@ -165,7 +165,7 @@ def updates_as_json(updates: NDArray[np.float32] | Payloads | None, count: int) 
 
 
 def as_json_arrays(numbers: NDArray[np.float32]) -> Iterator[bytes]:
-    """Yield each of k rows, shape (k, m), as a JSON array: the shortest texts that lead back to the same float32."""
+    """Yield each of k rows, shape (k, m), as a JSON array of the shortest numerals that parse to the same float32."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""Pings of private lines: the clients that contribute, and what they send, for many clients at once."""
+"""Pings of private lines, for many clients at once: the clients that contribute, and their contributions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Randomness(Protocol):
         ...
 
     def chances(self, keys: Keys) -> Iterable[Chance]:
-        """Yield the noise source of each of k clients; there may be more."""
+        """Yield a noise source for each of k clients, and possibly more."""
         ...
 
     def seeds(self, keys: Keys) -> Sequence[bytes]:
@@ -79,7 +79,7 @@ SIMULATED = Simulated()
 
 
 class MakesVectors(Protocol):
-    """Makes the vectors of a line's clients, as :class:`fedping.client_sim.privacy.Contributor` does."""
+    """Makes the vectors of a line's clients, like :class:`fedping.client_sim.privacy.Contributor`."""
 
     frame: Frame
 
@@ -96,16 +96,16 @@ class PrivatePings:
     Args:
         study: a study whose lines are private.
         seed: part of the name under which clients count their contributions.
-        states_of: where they count them.
-        randomness: that of simulated clients by default.
-        makers: what makes the vectors of lines for institutions with tables, by their names.
+        states_of: returns the storage of these counts.
+        randomness: source of secrets and noise; by default, that of simulated clients.
+        makers: makers of vectors, by line, for lines of institutions with tables.
 
     Raises:
         InvalidSettings: the offer of a line's helper doesn't fit the line, or the line is for institutions with tables.
 
     Attributes:
         waits: the reason why the clients of a two-server line send nothing, by the line's name.
-        randomness: as given.
+        randomness: the given randomness, or the default.
     """
 
     def __init__(
@@ -144,14 +144,14 @@ class PrivatePings:
 
     @property
     def needs_offers(self) -> bool:
-        """Whether clients fetch offers with their models: one may be published, or replaced."""
+        """Whether clients fetch offers with their models, because an offer may be published or replaced."""
         return bool(self._shared)
 
     def use_offers(self, study: PublicStudy) -> None:
         """Use the study's currently published offers; clients wait if one doesn't fit.
 
-        An offer has to fit the study that they joined, whose settings never change: another helper, or less noise, is
-        not accepted.
+        An offer has to fit the study that the clients joined, whose settings never change. An offer with another
+        helper, or with less noise, is not accepted.
         """
         for published in study.lines:
             if (line := self._shared.get(published.name)) is None:
@@ -180,15 +180,15 @@ class PrivatePings:
     ) -> NDArray[np.intp]:
         """Return the rows of S interactions that their clients contribute, and count the contributions.
 
-        It is the first useful one of each client that is selected for its version and has not contributed to it; none
-        while the line waits for an offer.
+        A client contributes its first useful interaction, if it is selected for its version and has not contributed to
+        it. While the line waits for an offer, no client contributes.
 
         Args:
             line: the line's name.
             who: the client of each interaction, shape (S,).
-            versions: the version that its client holds, shape (S,).
+            versions: the version that the client of each interaction holds, shape (S,).
             roots: a key of each client that is always the same, shape (S,).
-            useful: whether it has an example, shape (S,).
+            useful: whether each interaction has an example, shape (S,).
         """
         if line in self.waits:
             return np.zeros(0, np.intp)
@@ -203,9 +203,9 @@ class PrivatePings:
         return rows
 
     def willing(self, line: str, who: NDArray[np.int64], versions: NDArray[np.int64], roots: Keys) -> NDArray[np.bool_]:
-        """Return which of k clients may contribute to the version that they hold, shape (k,).
+        """Return whether each of k clients may contribute to the version that it holds, shape (k,).
 
-        They are selected for it, have not contributed to it, and have not reached their limit.
+        Such a client is selected for the version, has not contributed to it, and has not reached its limit.
         """
         pairs = zip(self._before(line, who), versions.tolist(), strict=True)
         willing = (versions >= 0) & np.array([one.may(version, self._limits[line]) for one, version in pairs], np.bool_)
@@ -233,12 +233,12 @@ class PrivatePings:
 
         Args:
             line: the line's name.
-            updates: theirs, shape (k, m).
-            losses: theirs, shape (k,).
+            updates: the clients' updates, shape (k, m).
+            losses: the clients' losses, shape (k,).
             tops: 1 where the choice was on top, else 0, shape (k,).
             keys: key of each client's noise, shape (k,).
-            forging: which clients exceed the bounds, shape (k,). They do so only in shares without proofs, which hide
-                it. Elsewhere their vectors would be rejected or clipped, so they stay within the bounds.
+            forging: whether each client exceeds the bounds, shape (k,). Clients do so only in shares without proofs,
+                which hide it. Elsewhere their vectors would be rejected or clipped, so they stay within the bounds.
         """
         maker = self._makers[line]
         m = len(maker.frame.group)

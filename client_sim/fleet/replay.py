@@ -1,7 +1,8 @@
-"""Recorded pings, posted again: a load test of a deployment, for any model and any type of ping.
+"""Replay of recorded pings: a load test of a deployment, for any model and any type of ping.
 
-A recording is Parquet, as ingest lands it, or NDJSON, as the batch endpoint takes it. It is read a row group or a line
-at a time and may be larger than memory. It trains no model: its updates belong to the weights of the recording's time.
+A recording is Parquet, as written by ingest, or NDJSON, as accepted by the batch endpoint. It is read one row group or
+line at a time and may be larger than memory. A replay trains no model: the recorded updates belong to the weights of
+their time.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 BYTES_AT_A_TIME = 4 * 2**20
-"""Approximate bytes of a Parquet file in work at a time; Arrow may keep all of a row group."""
+"""Approximate bytes of a Parquet file that are processed at a time; Arrow may hold a whole row group."""
 
 ROWS_AT_A_TIME = 1024
 
@@ -57,7 +58,7 @@ LONGEST_LINE = 64 * 2**20
 """Maximum bytes of an NDJSON line: more than the largest ping has."""
 
 WAITING = 4
-"""Number of pings in memory for each concurrent request, with those that wait for a retry."""
+"""Number of pings in memory per concurrent request, including pings that wait for a retry."""
 
 REFRESH_S = 10.0
 """Seconds between two fetches of the current version."""
@@ -69,7 +70,7 @@ LOOK_S = 0.5
 """Seconds between two checks for the end while a ping waits for its time."""
 
 PARTING_S = 1.0
-"""Maximum wait for a running read at the end, in seconds. It rarely takes longer, unless a bucket hangs."""
+"""Maximum wait for a running read at the end, in seconds. A read rarely takes longer, unless a bucket hangs."""
 
 _COMPRESSED = {
     b"\x1f\x8b": "gzip",
@@ -88,9 +89,9 @@ class ReplaySettings:
     Attributes:
         rate: maximum pings a second; None for as fast as the server accepts them.
         at_once: maximum number of concurrent requests.
-        run: determines new document ids, with the recorded ones; the same run again makes duplicates.
+        run: number that new document ids derive from, with the recorded ids; repeating a run makes duplicates.
         same_ids: whether the recorded document ids are kept instead.
-        to_current_version: whether pings claim the version that is current now.
+        to_current_version: whether pings name the current version in place of the recorded one.
         seed: seed of the jitter of retries.
         backoff: when to post again, and when to give up.
 
@@ -115,8 +116,9 @@ class ReplaySummary(Struct, frozen=True, kw_only=True):
     """Result of one replay of a recording.
 
     Attributes:
-        iteration: number of replays before.
-        run: part of its new document ids; the same command with ``--run`` and this number posts the same documents.
+        iteration: number of earlier replays.
+        run: number that its new document ids derive from; the same command with ``--run`` and this number posts the
+            same documents.
         seconds: wall time.
         pings: outcomes of posted pings.
         skipped_by_reason: pings that were not posted.
@@ -174,18 +176,18 @@ class Recording:
         self._length = {arm.name: lengths.get(arm.line or "", 0) for arm in study.arms}
 
     def _type_of(self, file: Place, names: Sequence[str]) -> DocumentType:
-        """Return the type of the pings in a file: later outcomes have no update, and an age."""
+        """Return the type of the pings in a file: later outcomes have an age but no update."""
         is_later = self._later is not None and "age" in names and "update" not in names
         return self._later if is_later and self._later is not None else self._document
 
     def pings(self) -> Iterator[Recorded]:
-        """Yield the pings, as :meth:`batches` does, one by one."""
+        """Yield the pings of :meth:`batches`, one by one."""
         return chain.from_iterable(self.batches())
 
     def batches(self) -> Iterator[list[Recorded]]:
         """Yield the pings, a few at a time; an empty batch where a part of the recording has nothing to post.
 
-        So the reader is never away for long, even if it skips much.
+        Empty batches return control to the caller regularly, even if the reader skips much.
 
         Raises:
             FedpingError: a file is damaged, or holds no pings of the study's type.
@@ -211,7 +213,7 @@ class Recording:
         columns = self._columns(file, schema, document)
         size = sum(landed.footer.row_group(i).total_byte_size for i in range(landed.footer.num_row_groups))
         rows = max(1, min(ROWS_AT_A_TIME, BYTES_AT_A_TIME * landed.footer.num_rows // max(1, size)))
-        for group in range(landed.footer.num_row_groups):  # read as one, a file's groups would all stay in memory
+        for group in range(landed.footer.num_row_groups):  # a single read would keep all groups of a file in memory
             for batch in landed.batches(columns, [group], rows, buffer_size=2**20):
                 try:
                     pings = list(self._outcomes(batch) if document.is_outcome else self._rows(batch))
@@ -290,7 +292,7 @@ class Recording:
                 yield Recorded(document, str(client), arm, payload, columns.pop())
 
     def _updates(self, batch: pa.RecordBatch) -> list[msgspec.Raw | None]:
-        """Return the JSON of every update, "null" without one, None where it doesn't fit the arm's model.
+        """Return the JSON of every update: "null" without an update, None if it doesn't fit the arm's model.
 
         Payloads of other encodings than the dense one are unchanged: the server checks them.
         """
@@ -375,7 +377,7 @@ class Replay:
     """Posts a recording, once for each call of :meth:`run`.
 
     Args:
-        transport: the way to the server; the caller closes it.
+        transport: the connection to the server; the caller closes it.
         study: study that pings are posted to, as the server sent it.
         recording: the recording.
         settings: settings of the replay.
@@ -423,14 +425,14 @@ class Replay:
         async with asyncio.TaskGroup() as group:
             try:
                 await self._post(iteration, goes_on, group)
-            except FedpingError as error:  # in a group of tasks it would become one of several
+            except FedpingError as error:  # raised inside the group, it would become part of an ExceptionGroup
                 failed = error
         if failed is not None:
             raise failed
         return self._summary(iteration, loop.time() - began)
 
     async def _post(self, iteration: int, goes_on: Callable[[], bool], group: asyncio.TaskGroup) -> None:
-        """Have a task of a group post each ping of the recording, until the last one or an early end."""
+        """Post each ping of the recording in a task of ``group``, until the last one or an early end."""
         places = asyncio.Semaphore(self._settings.at_once)
         room = asyncio.Semaphore(WAITING * self._settings.at_once)
         pace, now = _Pace(self._settings.rate), asyncio.get_running_loop().time
@@ -502,13 +504,13 @@ class _Pace:
 
 
 async def _read(batches: Iterator[list[Recorded]]) -> AsyncGenerator[list[Recorded], None]:
-    """Yield batches that threads read one after the other, so that requests and Ctrl-C are handled in the meantime."""
+    """Yield batches that are read in threads, so that requests and Ctrl-C are handled in the meantime."""
     while (batch := await _in_thread(lambda: next(batches, None))) is not None:
         yield batch
 
 
 async def _in_thread(work: Callable[[], _T]) -> _T:
-    """Return the result of a thread. Unlike a pool's thread, it doesn't delay the end of the program."""
+    """Return the result of ``work`` in a thread. Unlike a pool's thread, it doesn't delay the end of the program."""
     result: Future[_T] = Future()
     result.set_running_or_notify_cancel()
 
@@ -523,13 +525,13 @@ async def _in_thread(work: Callable[[], _T]) -> _T:
     try:
         return await asyncio.shield(answer)
     except asyncio.CancelledError:
-        await asyncio.wait([answer], timeout=PARTING_S)  # a process may crash if it ends in the middle of Arrow's work
+        await asyncio.wait([answer], timeout=PARTING_S)  # a process may crash if it ends while Arrow is working
         answer.cancel()
         raise
 
 
 class _Versions:
-    """The current version of each line, refreshed now and then."""
+    """The current version of each line, refreshed every :data:`REFRESH_S` seconds."""
 
     def __init__(self, transport: Transport, study: PublicStudy) -> None:
         self._transport, self._study = transport, study.name

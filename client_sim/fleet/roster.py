@@ -1,4 +1,4 @@
-"""The clients of a fleet: their ids, arms and versions, and how they misbehave as real ones do."""
+"""The clients of a fleet: their ids, arms and versions, and misbehaviour like that of real clients."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Roster:
         return child_keys(child_keys(child_keys(self._root, _ITERATIONS), iteration), np.arange(len(self.ids)))
 
     def attend(self, iteration: int, behaviour: Behaviour) -> Attendance:
-        """Return the clients that take part in an iteration; call it once for each, in order."""
+        """Return the clients that take part in an iteration; call this once per iteration, in order."""
         mood = moods(behaviour, self.keys(iteration))
         enrolled = self.arm != NOT_ENROLLED
         returning = (self._silent_until == iteration) & (iteration > 0)
@@ -159,7 +159,7 @@ def moods(behaviour: Behaviour, keys: Keys) -> Moods:
 
 
 def sent_twice(behaviour: Behaviour, keys: Keys) -> NDArray[np.bool_]:
-    """Draw which pings are sent twice, from their keys, shape (S,)."""
+    """Draw whether each ping is sent twice, from its key, shape (S,)."""
     return _happens(keys, _DUPLICATE, behaviour.duplicate)
 
 

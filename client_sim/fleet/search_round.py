@@ -127,7 +127,7 @@ class SearchRound:
         if updates is not None and some.sends is not None:
             updates = np.where(
                 some.sends[:, None], updates, 0
-            )  # a vector of zeros, so that no client shows that it has none
+            )  # a vector of zeros, which doesn't reveal that a client has no update
         tops = (some.rank == 0).astype(np.float64)
         drawing, forging = child_keys(keys, _UPLOAD), plot.forging(who) if plot else None
         vectors = private.vectors(arm.line, updates, some.loss, tops, drawing, forging)
@@ -151,7 +151,7 @@ class SearchRound:
     def _attacked(
         self, plot: Plot, group: _Group, interactions: Interactions, who: NDArray[np.int64], times: NDArray[np.int64]
     ) -> Interactions:
-        """Return a group's interactions with the updates of hostile clients, which know the group's updates."""
+        """Return a group's interactions after hostile clients, which know the group's updates, replaced their own."""
         line = group.arm.line
         if self._attackers is None or line is None or not isinstance(interactions.update, np.ndarray):
             return interactions

@@ -1,4 +1,4 @@
-"""Counts of fetches and pings, and the summary of an iteration, for people and for machines."""
+"""Counts of fetches and pings, and the summary of an iteration."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fedping.client_sim.rehearsal.recovered import Recovered
 from fedping.protocol.draws import FloatArray
 
 MOST_REASONS = 100
-"""Maximum number of reasons that are counted apart: senders and servers may have a new one for every ping."""
+"""Maximum number of reasons that are counted separately; there may be a new reason for every ping."""
 
 OTHER_REASONS = f"other reasons than the first {MOST_REASONS}"
 
 
 def count_reason(reasons: Counter[str], reason: str) -> None:
-    """Count a reason, a new one of many as :data:`OTHER_REASONS`."""
+    """Count a reason; beyond :data:`MOST_REASONS` reasons, a new one counts as :data:`OTHER_REASONS`."""
     reasons[reason if reason in reasons or len(reasons) < MOST_REASONS else OTHER_REASONS] += 1
 
 
@@ -37,7 +37,7 @@ class Counts:
     posted_bytes: int = 0
 
     def copy(self) -> Counts:
-        """Return the counts of this moment."""
+        """Return a copy of the current counts."""
         return replace(self, rejected=self.rejected.copy(), retries=self.retries.copy())
 
 
@@ -51,7 +51,7 @@ class FetchCounts:
     fetched_bytes: int = 0
 
     def copy(self) -> FetchCounts:
-        """Return the counts of this moment."""
+        """Return a copy of the current counts."""
         return replace(self, unavailable=self.unavailable.copy())
 
 
@@ -59,8 +59,8 @@ class ArmSummary(Struct, frozen=True, kw_only=True):
     """The interactions of one arm. Means are over pings with a choice; None without any.
 
     ``top_share`` is the accuracy of thesis 7.3: the share of choices that were displayed at the top. For model updates,
-    ``selected`` are the pings with an example, ``loss`` is the mean over examples, and the other two are None.
-    ``update_bytes`` counts the encoded updates in all pings: 4 bytes per weight of a dense one.
+    ``selected`` are the pings with an example, ``loss`` is the mean over examples, and ``rank`` and ``top_share`` are
+    None. ``update_bytes`` counts the encoded updates in all pings: 4 bytes per weight of a dense one.
     """
 
     arm: str
@@ -77,8 +77,8 @@ class ArmSummary(Struct, frozen=True, kw_only=True):
 class PingSummary(Struct, frozen=True, kw_only=True):
     """Outcomes of pings. Always ``carried_over + generated = accepted + rejected + undelivered``.
 
-    ``carried_over`` were undelivered before. ``retried`` counts further attempts and ``duplicates`` pings sent again
-    after they had been accepted. ``posted_bytes`` counts the bodies of all attempts, as sent. The reasons are the
+    ``carried_over`` counts earlier undelivered pings. ``retried`` counts further attempts and ``duplicates`` pings sent
+    again after they had been accepted. ``posted_bytes`` counts the bodies of all attempts, as sent. The reasons are the
     server's sentences, or network errors.
     """
 
@@ -112,9 +112,9 @@ class FetchSummary(Struct, frozen=True, kw_only=True):
 class IterationSummary(Struct, frozen=True, kw_only=True):
     """One iteration of a fleet; ``seconds`` is its wall time. ``versions`` is the newest version held, by line.
 
-    ``hostile`` is the number of generated pings of hostile clients. ``waits`` has, by line, why the clients of a
-    two-server line send nothing. ``recovered`` has, for each line that ranks items, how well the newest held version
-    matches simulated users' preferences.
+    ``hostile`` is the number of generated pings of hostile clients. ``waits`` has, by line, the reason why the clients
+    of a two-server line send nothing. ``recovered`` has, for each line that ranks items, the match of the newest held
+    version with simulated users' preferences.
     """
 
     iteration: int
@@ -169,7 +169,7 @@ def ping_summary(now: Counts, before: Counts, carried_over: int, undelivered: in
 
 
 def fetch_summary(now: FetchCounts, before: FetchCounts, late: int, silent: int) -> FetchSummary:
-    """Return the outcomes of fetches between two moments; ``late`` and ``silent`` clients made none."""
+    """Return the outcomes of fetches between two moments; ``late`` and ``silent`` count clients without a fetch."""
     return FetchSummary(
         fetched=now.fetched - before.fetched,
         not_modified=now.not_modified - before.not_modified,

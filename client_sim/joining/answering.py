@@ -21,7 +21,7 @@ from fedping.protocol.training import LocalSteps, Training
 
 
 class Answer(NamedTuple):
-    """The update, shape (m,), and the loss that a ping would have."""
+    """The content of a ping: an update, shape (m,), and a loss."""
 
     update: FloatArray
     loss: float
@@ -37,14 +37,14 @@ class Noise(NamedTuple):
 def answer(
     model: Model[Any], training: Training, rows: Table, weights: FloatArray, key: Keys, noise: Noise | None = None
 ) -> Answer:
-    """Return the answer to weights of an institution with these rows, as `fedping join` computes it.
+    """Return the answer of an institution with these rows to weights, as computed by `fedping join`.
 
     Args:
         model: the line's model.
         training: the line's training.
         rows: the table.
-        weights: as a server may choose them, shape (m,).
-        key: random key of the draws of a training without protection, shape (1,).
+        weights: weights that a server may choose, shape (m,).
+        key: random key for the draws of an unprotected training, shape (1,).
         noise: None without protection.
     """
     batch = of_one(rows).batch(np.zeros(1, np.intp))

@@ -1,15 +1,15 @@
 """The columns that institutions agree on before they join: their order, units and scales, and the classes.
 
-A model spec has the number of features and classes, and neither their names nor their units. If each institution
-numbered its own classes, or scaled by its own mean, the same weight would have another meaning in each. So the operator
-hands out one file, and all institutions read their tables by it.
+A model spec has the numbers of features and classes, but neither names nor units. If each institution numbered its own
+classes, or scaled by its own mean, a weight would have a different meaning in each. So the operator hands out one file,
+by which all institutions read their tables.
 
-Scales are computed over all tables without sending any of them: by a study whose model is k-means with one cluster,
+Scales are computed over all tables without sending rows, by a separate study. Its model is k-means with one cluster,
 whose centroid moves to the mean of an institution's rows in one local step of rate 1. A round at rate 1, weighted by
-examples, publishes the mean over all rows. The rows have each number and its square there, so that one round gives the
-means and, from the mean squares, the deviations. Each institution sends its own means, and the operator sees them. A
-row is in one class. So the mean of a class's column, which is 1 in the rows of the class, is the class's share, and
-gives its weight.
+examples, publishes the mean over all rows. In this study, rows have each number and its square, so that one round gives
+the means and, from the mean squares, the deviations. Each institution sends its own means, and the operator sees them.
+A row is in one class. So the mean of a class's column, which is 1 in the rows of the class, is the class's share, and
+determines its weight.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Column = Annotated[str, Meta(min_length=1, max_length=1000)]
 
 
 class Feature(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A feature column: a number, less ``mean`` and divided by ``deviation``; or one of ``categories``.
+    """A feature column: a number minus ``mean``, divided by ``deviation``; or one of ``categories``.
 
     Each category becomes a feature, in this order, which is 1 in the rows of that category.
     """
@@ -54,15 +54,16 @@ class Feature(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class AgreedColumns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The columns that are read of every institution's table.
+    """The columns that every institution reads from its table.
 
     Attributes:
         features: columns in the order of the model's features.
         label: column to predict; None for a model without a label, or if each institution names its own.
-        classes: values of the label in the order of the classes' numbers; None if it is a number.
+        classes: values of the label in the order of the classes' numbers; None if the label is a number.
         class_weights: weight of an example of each class in the training; equal weights if None.
-        moments: for a study of scales: the features are each number and its square, without categories.
-        counts: for a study of scales: the features are the class of each row; with ``moments``, they follow those.
+        moments: set for a study of scales, whose features are each number and its square, without categories.
+        counts: set for a study of scales, whose features indicate the class of each row; they follow those of
+            ``moments``.
 
     Raises:
         InvalidSettings: a name or a class occurs twice, or classes to count or to weigh are missing.
@@ -99,17 +100,17 @@ class AgreedColumns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     @property
     def numbers(self) -> tuple[Feature, ...]:
-        """The features that are numbers."""
+        """The feature columns of numbers."""
         return tuple(feature for feature in self.features if feature.categories is None)
 
     @property
     def for_scales(self) -> bool:
-        """Whether they are for a study of scales."""
+        """Whether the columns are for a study of scales."""
         return self.moments or self.counts
 
     @property
     def width(self) -> int:
-        """The number of the model's features that they become."""
+        """The number of the model's features that the columns become."""
         if not self.for_scales:
             return sum(feature.width for feature in self.features)
         classes = len(self.classes or ()) if self.counts else 0
@@ -132,11 +133,11 @@ LEAST_OF_A_CLASS = 1e-6
 """Minimum share of rows of a class; a smaller one is 0 in the single precision of updates."""
 
 LEAST_SHARE = 1e-4
-"""Minimum share of the variance in the mean square: for less, single precision leaves too few digits."""
+"""Minimum share of the variance in the mean square; below it, single precision leaves too few digits."""
 
 
 def check_spec(spec: ModelSpec, columns: AgreedColumns) -> None:
-    """Raise :class:`InvalidSettings` unless the spec belongs to a study of the scales of columns."""
+    """Raise :class:`InvalidSettings` unless the spec is for a study of these columns' scales."""
     if spec.model != k_means.NAME or spec.settings.get("clusters") != 1 or spec.m != columns.width:
         raise InvalidSettings(
             f"model spec '{spec.name}' isn't a spec of scales: k-means with one cluster and {columns.width} weights, "
@@ -150,7 +151,7 @@ def scaled(columns: AgreedColumns, means: FloatArray) -> AgreedColumns:
 
     Args:
         columns: the columns that the institutions used to read their tables, with ``moments``, ``counts`` or both.
-        means: of each number, then of each square, in the units of these columns, and of the indicators of the classes,
+        means: mean of each number, then of each square, in the units of these columns, then of each class's indicator,
             shape (2 d + c,).
 
     Raises:

@@ -1,8 +1,8 @@
-"""An institution's consent: to a protected table, at a price, or to a table whose rows can be worked out.
+"""An institution's consent: to a protected table at a price, or to an unprotected table whose rows can be computed.
 
-Consent is at most three sentences: that a row can be computed from one update, the number of rows that can be computed
-from several, or the protection of each row and how much of its budget is used. The first two are refused unless they
-are accepted. The consent is stored, and asked for again once something else happens.
+A person gets at most three sentences: that a row can be computed from one update, the number of rows that can be
+computed from several, or the protection of each row and the used part of its budget. Without explicit consent to the
+first two, nothing is sent. The consent is stored, and requested again after a change.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Undecided(FedpingError):
 
 @dataclass(frozen=True)
 class Table:
-    """The subject of a consent: the rows of a table, their number of features, and their number of persons."""
+    """The table that a consent is about: its numbers of rows, features and persons."""
 
     rows: int
     features: int
@@ -61,15 +61,15 @@ class Table:
 
 
 def unprotected(member: Membership, versions: int | None) -> Consent:
-    """Return the consent to a table whose rows can be worked out."""
+    """Return the consent to an unprotected table, whose rows can be computed from updates."""
     line = member.line
     return Consent(protected=False, numbers=line.spec.m, training=training_digest(line.training), versions=versions)
 
 
 def planned(member: Membership, book: Book, versions: int, person: str | None, *, holds_out: bool) -> Consent:
-    """Return the consent that spreads the rest of a table's budget over this number of versions.
+    """Return the consent that spreads a table's remaining budget over this number of versions.
 
-    In sums of institutions the study sets the noise of each version; a smaller budget is then for fewer versions.
+    In sums of institutions the study sets the noise of each version, so that a smaller budget allows fewer versions.
 
     Raises:
         BudgetEnded: nothing is left.
@@ -79,7 +79,7 @@ def planned(member: Membership, book: Book, versions: int, person: str | None, *
         raise BudgetEnded(ended(book))
     line, (epsilon, delta) = member.line, book.budget
     left = book.left * (1 - 1e-9)
-    both = holds_out and person is not None  # a row is either learned from or held out, and pays for that alone
+    both = holds_out and person is not None  # a row is either used in training or held out, and pays only for this role
     of_training, of_evaluation = (left * (1 - EVALUATION), left * EVALUATION) if both else (left, left)
     sums = sums_of(member)
     if (row_sums := row_sums_of(member.line)) is not None:
@@ -122,10 +122,10 @@ def _planned_in_sums(member: Membership, book: Book, versions: int, person: str 
 
 
 def with_trust(consent: Consent, line: PublicLine, colluding: int | None) -> Consent:
-    """Return a consent that holds against this number of colluding institutions, if the study's number is smaller.
+    """Return a consent that protects against ``colluding`` institutions, if this number is larger than the study's.
 
     Raises:
-        InvalidSettings: the line has no sums of institutions, or as many would collude as there are.
+        InvalidSettings: the line has no sums of institutions, or all institutions would collude.
     """
     if colluding is None:
         return consent
@@ -147,19 +147,19 @@ def row_sums_of(line: PublicLine) -> RowSums | None:
 
 
 def least_institutions(line: PublicLine) -> int:
-    """Return the least number of institutions in a line's sum."""
+    """Return the minimum number of institutions in a line's sum."""
     assert line.privacy is not None
     assert line.privacy.shared is not None
     return line.privacy.shared.min_batch
 
 
 def training_digest(training: Training) -> str:
-    """Return the digest of a training, to notice a change of it."""
+    """Return the digest of a training, which detects changes."""
     return digest_of(training)
 
 
 def sums_of(member: Membership) -> int:
-    """Return the number of sums over the rows in a training's ping: one per step, and one for a separate loss."""
+    """Return the number of sums over rows that a ping needs: one per training step, and one for a separate loss."""
     training, arm = member.line.training, member.arm
     if not arm.submits:
         return 1
@@ -167,7 +167,7 @@ def sums_of(member: Membership) -> int:
 
 
 def full_batch(training: Training) -> Training:
-    """Return a training that takes each step on all rows: an epoch is one step."""
+    """Return the training with each step on all rows, so that an epoch is one step."""
     if isinstance(training, OneGradient | LocalSteps):
         return replace(training, batch=None)
     return training
@@ -213,7 +213,7 @@ def sentences(consent: Consent, member: Membership, table: Table, book: Book | N
 
 
 def _exactly(member: Membership, table: Table) -> tuple[str, ...]:
-    """Return the first sentence, if one update has enough numbers for a row, or is computed from one."""
+    """Return the first sentence, if a single row can be computed from one update."""
     line = member.line
     batch = getattr(line.training, "batch", None)
     whole = member.model.whole if isinstance(member.model, Part) else member.model
@@ -253,7 +253,7 @@ def _protected(consent: Consent, member: Membership, table: Table, book: Book) -
 
 
 def _in_sums(consent: Consent) -> str:
-    """Return the assumptions behind the protection in sums of institutions; none for protection by each institution."""
+    """Return the assumptions behind the protection in sums of institutions; "" without sums of institutions."""
     if not consent.institutions:
         return ""
     alone = epsilon_of(consent.mu_alone, consent.delta)
@@ -275,7 +275,7 @@ def _in_sums(consent: Consent) -> str:
 
 
 def facts(consent: Consent, member: Membership, table: Table, book: Book | None) -> dict[str, Any]:
-    """Return the same as JSON."""
+    """Return the facts of :func:`sentences` as JSON."""
     found: dict[str, Any] = {
         "protected": consent.protected,
         "sentences": sentences(consent, member, table, book),
@@ -336,10 +336,10 @@ def still_consents(before: Consent, now: Consent) -> bool:
 
 
 def check_decided(before: Consent | None, now: Consent, *, has_trained: bool) -> None:
-    """Raise :class:`Undecided` where a person has to decide, and has not said anything in this run.
+    """Raise :class:`Undecided` if a person has to decide, but has not done so in this run.
 
     Args:
-        before: the earlier consent; None without one, such as in folders of older programs.
+        before: the earlier consent; None without an earlier one, such as in folders of older programs.
         now: the consent that the run needs.
         has_trained: whether pings of this folder may have been sent already.
     """

@@ -30,9 +30,9 @@ class Chosen:
 
     Attributes:
         data: the table's file.
-        epsilon, delta, versions, person, ledger: None if they were not given.
-        accepts: whether rows may be worked out.
-        shows: whether nothing is sent.
+        epsilon, delta, versions, person, ledger: the options of this name; None if they were not given.
+        accepts: whether the person accepts that rows can be computed.
+        shows: whether the run only shows a ping and sends nothing.
         held_out: share of the rows that are held out; None if none are.
         a_day: maximum number of pings in 24 hours; None without a limit.
         columns: the agreed columns, if any.
@@ -59,7 +59,7 @@ class Chosen:
 
     @property
     def says_so(self) -> bool:
-        """Whether a person has decided in this run."""
+        """Whether a person has made a decision in this run."""
         given = (self.epsilon, self.delta, self.versions, self.person, self.colluding)
         return self.accepts or any(each is not None for each in given)
 
@@ -72,13 +72,13 @@ class Deciding:
         consent: the consent.
         member: the institution's place in the study.
         about: the table.
-        ledger: of the table; None without protection.
+        ledger: ledger of the table; None without protection.
         table: digest of its rows, if they are protected.
-        division: digest of the division of the rows between the roles, which keeps a person's rows together; empty if
-            none are held out.
+        division: digest of the division of the rows between the roles; empty if no rows are held out. A person's rows
+            stay together.
         persons: person of each row; None if rows are protected, or without protection.
         a_day: maximum number of pings in 24 hours; None without a limit.
-        begins: whether rows are protected that earlier runs, if there were any, did not protect.
+        begins: whether this run begins the protection: earlier runs, if any, did not protect the rows.
         heaviest: the largest weight of a class, if classes have any.
     """
 
@@ -105,11 +105,11 @@ class Deciding:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The same as JSON, with the budget spent so far."""
+        """The facts that a person has to know, as JSON, with the budget spent so far."""
         return consents.facts(self.consent, self.member, self.about, self._book)
 
     def keep(self, folder: StateFolder) -> None:
-        """Write it into the institution's folder."""
+        """Write the consent to the institution's folder."""
         if folder.consent != self.consent:
             folder.keep_consent(self.consent)
 
@@ -118,12 +118,12 @@ class Deciding:
         return rows if self.persons is None else replace(rows, key=self.persons)
 
     def without_persons(self, rows: Table) -> Table:
-        """Return rows as the model learns from them."""
+        """Return the rows that the model learns from, without the column of persons."""
         return rows if rows.key is None else replace(rows, key=None)
 
     def of_client(self, rows: Table, role: Role = "training") -> Decided:
         """Return the decisions for the client of these rows."""
-        # pings of the past were of the client that trains
+        # earlier pings came from the client that trains
         consent = self.consent if role == "training" else msgspec.structs.replace(self.consent, begun=0)
         if self.ledger is None:
             return Decided(consent, a_day=self.a_day)
@@ -134,15 +134,15 @@ class Deciding:
 
 
 def decide(member: Membership, folder: StateFolder, rows: Table, chosen: Chosen) -> Deciding:
-    """Return whether and how an institution's rows are protected.
+    """Return the decision on the protection of an institution's rows.
 
-    The choice of this run has precedence, then the folder's, then the default, which is to protect them.
+    The choice of this run has precedence, then the folder's, then the default: protected rows.
 
     Raises:
-        InvalidSettings: the rows cannot be protected, and the person does not accept that they can be worked out.
+        InvalidSettings: the rows can't be protected, and the person doesn't accept that they can be computed.
         Undecided: a person has to decide first.
         LedgerTrouble: the table's ledger is lost or damaged.
-        BudgetEnded: its budget is spent.
+        BudgetEnded: the table's budget is spent.
     """
     before = folder.consent
     if chosen.accepts and consents.row_sums_of(member.line) is not None:
@@ -198,7 +198,7 @@ def _protected(
     epsilon, delta = _usual_budget(ledger, units)
     epsilon = epsilon if chosen.epsilon is None else chosen.epsilon
     delta = delta if chosen.delta is None else chosen.delta
-    if chosen.shows:  # a preview is no decision
+    if chosen.shows:  # a preview doesn't write a decision
         book = ledger.read() if ledger.exists else ledger.open(EPSILON, usual_delta(units), units)
         book = book.with_budget(epsilon, delta)
     else:
@@ -237,20 +237,20 @@ def _protected(
 
 
 def _usual_budget(ledger: Ledger, units: int) -> tuple[float, float]:
-    """Return the budget if none was chosen in this run: the ledger's, if a person has decided on it."""
+    """Return the default budget of a run: the ledger's, if a person has decided on it."""
     usual = usual_delta(units)
     if not ledger.exists:
         return EPSILON, usual
     book = ledger.read()
     epsilon, delta = book.budget
-    only_shown = len(book.entries) == 1  # perhaps with --person, whose delta is larger than for rows
+    only_shown = len(book.entries) == 1  # perhaps a preview with --person, where delta is larger than for rows
     return epsilon, min(delta, usual) if only_shown else delta
 
 
 def _division(folder: StateFolder, rows: Table, contents: Sequence[bytes], chosen: Chosen) -> str:
     """Return a digest of the rows, their order, and the draw and the share of the held-out rows."""
     order = hashlib.sha256(b"".join(contents)).hexdigest()
-    classes = hashlib.sha256(rows.y.tobytes()).hexdigest()  # the share is held out of each
+    classes = hashlib.sha256(rows.y.tobytes()).hexdigest()  # the held-out share is drawn in each class
     divides = f"{folder.seed} {chosen.held_out} {order} {classes}"
     return hashlib.sha256(divides.encode()).hexdigest()
 
@@ -271,7 +271,7 @@ def _asked(member: Membership, chosen: Chosen, kept: Consent) -> dict[str, Any]:
 
 
 def _colluding(chosen: Chosen, kept: Consent | None) -> int | None:
-    """Return the number of colluding institutions of a sum, as given in this run or before; None if never given."""
+    """Return the number of colluding institutions in a sum, from this run or an earlier one; None if never given."""
     if chosen.colluding is not None or kept is None or not kept.institutions:
         return chosen.colluding
     return kept.colluding

@@ -1,4 +1,4 @@
-"""An institution's table as the examples of one client: read by the agreed columns, and checked against the spec."""
+"""Reads an institution's table by the agreed columns, as the examples of one client, and checks it against the spec."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.notation import format_count
 
 FEWEST_ROWS = 2
-"""Minimum rows of a table, a batch and a cluster: the update of one row is a multiple of the row."""
+"""Minimum rows of a table, a batch and a cluster, because the update of a single row is a multiple of this row."""
 
 MOST_OF_ONE_ROW = 0.9
-"""Maximum share of one row in the weight of all rows: with more, the update is approximately the row's."""
+"""Maximum share of a row in the weight of all rows; above it, the update is approximately that row's."""
 
 _TRUTH = ("false", "true")
 _SAVED_TRUTH = ("False", "True", "FALSE", "TRUE")
@@ -59,8 +59,8 @@ class Wanted:
     Attributes:
         model: description of the model, for sentences.
         features: number of features of an example.
-        predicts: whether it has a label.
-        classes: number of classes of the label; None if it is a number.
+        predicts: whether the examples have a label.
+        classes: number of classes of the label; None if the label is a number.
     """
 
     model: str
@@ -90,7 +90,7 @@ class OwnTable:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hexadecimal) of all that is learned from: features, targets and weights."""
+        """SHA-256 (hexadecimal) of the training data: features, targets and weights."""
         found = hashlib.sha256()
         for values in (self.rows.x, self.rows.y, self.weight):
             found.update(np.ascontiguousarray(values).tobytes())
@@ -125,7 +125,7 @@ def guarding_rows(model: Model[Any]) -> Model[Any]:
 
 
 def numbers_a_row(model: Model[Any]) -> int:
-    """Return the approximate number of values that a model of tables computes from each row."""
+    """Return the approximate number of values that a model of tables computes for each row."""
     match whole_model(model):
         case LogisticRegression(classes=c):
             return c
@@ -158,14 +158,14 @@ def read_examples(path: Path, label: str | None, agreed: AgreedColumns | None, w
     Args:
         path: a CSV, Parquet or Arrow file, or a folder of Parquet files.
         label: the column to predict; None for the label in ``agreed``.
-        agreed: the agreed columns; if None, all columns but the label, in the file's order and without scales, and
-            classes are numbers from 0, or all values in alphabetical order.
+        agreed: the agreed columns; if None, all columns but the label are features, in the file's order and without
+            scales, and classes are numbers from 0, or all values in alphabetical order.
         wanted: the examples that the model needs.
 
     Raises:
         InvalidSettings: the agreed columns don't fit the model, or the label is missing.
-        FedpingError: the file can't be read, has no rows, or doesn't fit the model. The sentence has the numbers of
-            rows and none of their values, which may be patients' and end in a log.
+        FedpingError: the file can't be read, has no rows, or doesn't fit the model. The message has row numbers but no
+            values, because values may be patients' and end up in a log.
     """
     label = label if label is not None else agreed.label if agreed is not None else None
     if wanted.predicts and label is None:
@@ -238,7 +238,7 @@ def _check_there(wanted: list[str], names: list[str], path: Path) -> None:
 
 
 def _names_trouble(wanted: list[str], names: list[str], missing: list[str], twice: list[str]) -> str:
-    """Return the problem of a file's column names; a file without names has a row of values there."""
+    """Return the problem of a file's column names, which in a file without names are a row of values."""
     if any(reads_as_number(part) for name in names for part in re.split(r"[;\t|]", name)):
         lacks = f"no column '{missing[0]}', and " if missing else ""
         return f"has {lacks}numbers in its first row; the row of names seems to be missing, so put the names first"
@@ -256,9 +256,9 @@ def _names_trouble(wanted: list[str], names: list[str], missing: list[str], twic
 
 
 def _feature(column: Any, feature: Feature, agreed: bool, spelled: Any = None) -> FloatArray:
-    """Return the features of a column, shape (N, width); ``agreed`` if its kind was agreed on.
+    """Return the features of a column, shape (N, width); ``agreed`` is whether its kind was agreed on.
 
-    ``spelled`` is a column of categories as a CSV file spells it, if it was not read as texts.
+    ``spelled`` is a column of categories in a CSV file's spelling, if it was not read as texts.
     """
     if feature.categories is not None:
         names, each = _names_in(column, feature.name, spelled)
@@ -269,10 +269,10 @@ def _feature(column: Any, feature: Feature, agreed: bool, spelled: Any = None) -
 
 
 def _numbers(column: Any, name: str, meant: bool) -> FloatArray:
-    """Return a column of numbers, shape (N,); if ``meant``, it can't be of categories.
+    """Return a column of numbers, shape (N,); ``meant`` is whether numbers were agreed on, so categories are excluded.
 
     Raises:
-        FedpingError: it has other values; one value that isn't a number makes all of them texts.
+        FedpingError: the column has other values; a single value that isn't a number makes all of them texts.
     """
     if not is_text(column):
         return as_numbers(column, name)
@@ -297,7 +297,7 @@ def _numbers(column: Any, name: str, meant: bool) -> FloatArray:
 
 
 def _names_in(column: Any, name: str, spelled: Any) -> tuple[list[str], NDArray[np.intp]]:
-    """Return the sorted texts of a column, and the position of each row's."""
+    """Return the sorted texts of a column, and the position of each row's text."""
     if spelled is None:
         return values_of(column, name)
     texts, each = np.unique(written(spelled), return_inverse=True)
@@ -323,7 +323,7 @@ def _label(
         elif wanted.classes == len(_TRUTH) and _rewritten(values, _TRUTH) is not None:
             classes = _TRUTH
         elif is_text(column) and len(values) == wanted.classes:
-            classes = tuple(map(str, values))  # as every institution would, which has all of them
+            classes = tuple(map(str, values))  # every institution with all classes numbers them in this way
         else:
             raise FedpingError(
                 f"the column '{name}' has {len(values)} class{'' if len(values) == 1 else 'es'}, and {wanted.model} "
@@ -376,7 +376,7 @@ def _places(
 
 
 def _rewritten(values: list[str], agreed_values: tuple[str, ...]) -> list[str] | None:
-    """Return texts as agreed ones, if each is one, or all are whole numbers or booleans as programs save them.
+    """Return the agreed texts that values stand for, also if a program has rewritten numbers or booleans; else None.
 
     A program saves whole numbers with a missing one among them as 1.0, and booleans as True or TRUE. All agreed texts
     have to be whole numbers, or booleans: next to 250.1 or 007, 250.0 and 7.0 may be other codes than 250 and 7.
@@ -392,7 +392,7 @@ def _rewritten(values: list[str], agreed_values: tuple[str, ...]) -> list[str] |
 
 
 def _of_value(value: str, agreed_values: tuple[str, ...], name: str) -> str:
-    """Return the agreed text of a number or boolean; the value if none was agreed on."""
+    """Return the agreed text of a number or boolean, or the value itself without one."""
     same = _same_value(value, agreed_values)
     if len(same) > 1:
         raise FedpingError(

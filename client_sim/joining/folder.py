@@ -1,12 +1,13 @@
 """The folder of an institution: its identity, its progress, and a ping until it is answered.
 
-identity.key     seed of its id and of its draws, created once; readable by its owner only joined.json      the study
-and model of the folder, and the terms that were agreed to progress.json    the newest version with an accepted ping;
-contributions to a private line; the held-out share waiting.json     a ping without an answer sent.ndjson      log of
-what has left this machine: a line for each ping before it is posted, and one when it is
+identity.key     seed of its id and of its draws, created once; readable by its owner only
+joined.json      the study and model of the folder, and the terms that were agreed to
+progress.json    the newest version with an accepted ping; contributions to a private line; the held-out share
+waiting.json     a ping without an answer
+sent.ndjson      log of what has left this machine: a line for each ping before it is posted, and one when it is
                  accepted or rejected, without its update
 clients.sqlite   state that the training keeps with the client, if any
-held-out/        such a folder of the client that evaluates on held-out rows, if any
+held-out/        a folder of the same kind, of the client that evaluates on held-out rows, if any
 
 A ping is on disk before it is posted, and posted with the same bytes until it is answered, so that ingest counts it
 once, however often this process is killed.
@@ -55,11 +56,11 @@ _T = TypeVar("_T", bound=Struct)
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """Terms of a study for an institution, without what may change meanwhile: shares, and offers of a helper.
+    """Terms of a study for an institution, except those that may change later: shares, and a helper's offers.
 
     Attributes:
-        arm: its arm, as if it had all clients.
-        spec, training, upload, privacy: of its line.
+        arm: the institution's arm, as if the arm had all clients.
+        spec, training, upload, privacy: settings of its line.
     """
 
     arm: Arm
@@ -73,21 +74,21 @@ class Consent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An institution's consent.
 
     Attributes:
-        protected: whether each row, or person, is protected; else the party that chooses the model may work rows out.
+        protected: whether each row, or person, is protected; else the party that chooses the model may compute rows.
         numbers: m of an update.
         training: digest of the training.
         versions: T, maximum number of answered versions; None without a limit.
         epsilon: ε of the table.
         delta: δ of the table.
         noise: z of each sum of a training; in sums of institutions, z of the whole sum.
-        noise_evaluation: z of each sum on held-out rows; 0 if none are held out.
+        noise_evaluation: z of each sum on held-out rows; 0 without held-out rows.
         sums: number of sums of a training.
-        person: column that says whose a row is; None if rows are protected.
-        begun: number of earlier pings, which do not count among the versions.
+        person: column of the person that a row belongs to; None if rows are protected.
+        begun: number of earlier pings, which don't count as versions.
         since: newest version that was answered before the rows were protected; -1 for none.
         share: in sums of institutions, z of this institution's noise; else 0.
-        institutions: minimum number of institutions in a sum; 0 where each is protected by itself.
-        colluding: number of them that may collude with the operator, in this institution's judgement.
+        institutions: minimum number of institutions in a sum; 0 if each institution protects its rows itself.
+        colluding: number of institutions that may collude with the operator, in this institution's judgement.
     """
 
     protected: bool
@@ -108,31 +109,32 @@ class Consent(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def cost(self) -> float:
-        """μ² of a training."""
+        """Privacy cost of a training: μ² of Gaussian differential privacy."""
         return self.sums / self.noise**2
 
     @property
     def cost_of_evaluation(self) -> float:
-        """μ² of an evaluation on held-out rows."""
+        """Privacy cost of an evaluation on held-out rows: μ² of Gaussian differential privacy."""
         return 1 / self.noise_evaluation**2
 
     @property
     def mu(self) -> float:
-        """μ of all versions together, of a row or a person."""
+        """Gaussian differential privacy μ of a row, or person, over all versions together."""
         evaluation = self.cost_of_evaluation if self.noise_evaluation else 0.0
         each = max(self.cost, evaluation) if self.person is None else self.cost + evaluation
         return composed([each**0.5] * (self.versions or 0))
 
     @property
     def mu_alone(self) -> float:
-        """The same if all others in the sums collude, so that the institution's share is all the noise."""
+        """The μ of :attr:`mu` if all other institutions collude, so that only this institution's noise counts."""
         return self.mu * self.noise / self.share if self.share else self.mu
 
 
 class Joined(Struct, frozen=True, kw_only=True):
     """The study, line and model of a folder, and the terms that were agreed to.
 
-    In folders of older programs ``asked`` and ``consent`` are None; ``consent`` also if a person has only looked.
+    In folders of older programs ``asked`` and ``consent`` are None; ``consent`` also after a run that only shows a
+    ping.
     """
 
     study: str
@@ -150,8 +152,8 @@ class Joined(Struct, frozen=True, kw_only=True):
 class Waiting(Struct, frozen=True, kw_only=True):
     """A ping that waits to be posted: its document id, its JSON, and its earliest time (Unix seconds).
 
-    ``weights`` is the digest of those that it was trained on (:func:`served_digest`); empty if an earlier program wrote
-    it.
+    ``weights`` is the digest of the weights that it was trained on (:func:`served_digest`); empty in files of earlier
+    programs.
     """
 
     version: int
@@ -162,11 +164,11 @@ class Waiting(Struct, frozen=True, kw_only=True):
 
 
 class Sent(Struct, frozen=True, kw_only=True):
-    """A line of the log about a posted or answered ping; a private line's has neither loss nor examples.
+    """A line of the log about a posted or answered ping; pings of a private line have neither loss nor examples.
 
     Attributes:
         time: time of the answer, or of the first post.
-        version: version that it was trained on.
+        version: version that the ping was trained on.
         document_id: id of the ping.
         examples: number of rows.
         loss: loss of the version on these rows.
@@ -178,7 +180,7 @@ class Sent(Struct, frozen=True, kw_only=True):
         numbers: number of weights of the update; 0 without an update, or if it is encoded.
         norm: norm of the update; None without an update, or if it is encoded.
         encoding: encoding of the update; None without an update, or if it is numbers.
-        weights: digest of the weights that it was trained on; empty if an earlier program wrote the line.
+        weights: digest of the weights that the ping was trained on; empty in lines of earlier programs.
     """
 
     time: str
@@ -204,7 +206,7 @@ def weights_digest(weights: NDArray[np.float64]) -> str:
 def served_digest(spec: ModelSpec, weights: NDArray[np.float64]) -> str:
     """Return the SHA-256 (hexadecimal) of weights and their spec's digest, for comparison between institutions.
 
-    The same weights of another model would single an institution out just like different weights.
+    The spec counts, because the same weights with another model would also single out an institution.
     """
     return hashlib.sha256(f"{spec.digest}|{weights_digest(weights)}".encode()).hexdigest()
 
@@ -233,12 +235,12 @@ class StateFolder:
 
     @property
     def joined(self) -> Joined | None:
-        """The study that the folder belongs to; None if it belongs to none yet."""
+        """The study that the folder belongs to; None for a new folder."""
         return self._read("joined.json", Joined)
 
     @property
     def consent(self) -> Consent | None:
-        """The consent; None without one."""
+        """The person's consent; None before any."""
         joined = self.joined
         return None if joined is None else joined.consent
 
@@ -258,14 +260,14 @@ class StateFolder:
 
     @property
     def has_trained(self) -> bool:
-        """Whether a ping of its rows was accepted or waits, or a state of the training is kept."""
+        """Whether the folder has an accepted or pending ping of its rows, or a state of the training."""
         progress = self.progress
         return bool(progress.sent) or progress.moved >= 0 or self.waiting is not None
 
     def posted_since(self, time: str) -> int:
         """Return the number of pings posted since a time, ISO 8601 in UTC, regardless of the answers.
 
-        Pings of different weights under one version have the same document id, and each of them counts.
+        Pings of different weights under one version share a document id, but each of them counts.
         """
         return len({sent.sha256 for sent in takewhile(lambda sent: sent.time >= time, self.log())})
 
@@ -274,7 +276,7 @@ class StateFolder:
         path = self.path / "sent.ndjson"
         lines = path.read_bytes().splitlines() if path.exists() else []
         for line in reversed(lines):
-            with suppress(msgspec.MsgspecError, UnicodeDecodeError):  # of a process that was killed while it wrote
+            with suppress(msgspec.MsgspecError, UnicodeDecodeError):  # from a process killed while writing
                 yield msgspec.json.decode(line, type=Sent)
 
     def begin(self, sent: Sent) -> None:
@@ -293,10 +295,10 @@ class StateFolder:
         sync_folder(self.path)
 
     def belongs_to(self, joined: Joined) -> Joined:
-        """Assign the folder to a study, and return its earlier terms, or the present ones if it is new.
+        """Assign the folder to a study, and return its earlier terms, or ``joined`` for a new folder.
 
         Raises:
-            InvalidSettings: it belongs to another study, line or model.
+            InvalidSettings: the folder belongs to another study, line or model.
         """
         before = self._read("joined.json", Joined)
         if before is None:
@@ -328,11 +330,11 @@ class StateFolder:
         path = self.path / "sent.ndjson"
         line = msgspec.json.encode(sent) + b"\n"
         log = path.read_bytes() if path.exists() else b""
-        if log and not log.endswith(b"\n"):  # of a process that was killed while it wrote
+        if log and not log.endswith(b"\n"):  # from a process killed while writing
             log = log[: log.rfind(b"\n") + 1]
             os.truncate(path, len(log))
         last_line = log[log[:-1].rfind(b"\n") + 1 :]
-        if _is_logged(last_line, sent):  # by a process that was killed before it removed the ping
+        if _is_logged(last_line, sent):  # logged by a process that was killed before it removed the ping
             return
         with _usable(self.path):
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -356,13 +358,13 @@ class StateFolder:
             ) from error
 
     def _write(self, name: str, document: Struct) -> None:
-        """Write a document so that after a kill or a power cut it has its old or its new content."""
+        """Write a document atomically: after a kill or a power cut, the file has its old or its new content."""
         with _usable(self.path):
             replace_private(self.path / name, with_format(msgspec.json.encode(document)))
 
 
 def _is_logged(line: bytes, sent: Sent) -> bool:
-    """Return whether a line of the log is of the same ping, with the same answer if that has one."""
+    """Return whether a line of the log is about the same ping, with the same answer, if ``sent`` has one."""
     try:
         other = msgspec.json.decode(line, type=Sent)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -385,8 +387,8 @@ def open_folder(path: Path, new_seed: Callable[[], int] = any_seed) -> Iterator[
         new_seed: returns the seed of a new client.
 
     Raises:
-        InvalidSettings: another process has locked it, others than its owner may read its key, or it has other files.
-        FedpingError: it can't be written.
+        InvalidSettings: another process has locked the folder, other users may read its key, or it has other files.
+        FedpingError: the folder can't be written.
     """
     with _usable(path):
         if path.exists() and not (path / "identity.key").exists() and any(_others(path)):
@@ -422,7 +424,7 @@ def _others(path: Path) -> Iterator[str]:
 
 
 def _seed(path: Path, new_seed: Callable[[], int]) -> int:
-    """Return the seed in a key's file, created if it doesn't exist."""
+    """Return the seed in the key file at ``path``, which is created if it doesn't exist."""
     if not path.exists():
         seed = new_seed()
         with _usable(path.parent):

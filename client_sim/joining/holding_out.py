@@ -1,8 +1,8 @@
 """Evaluation on held-out rows: an institution takes part a second time, as a client that doesn't train.
 
 That client's arm applies the line's versions and submits no update, so it sends the loss of each version on rows that
-the training never uses, and the confusion counts of a model of classes. Rounds use its loss like any arm's, early
-stopping may use it, and no row leaves the machine.
+the training never uses, and the confusion counts of a model of classes. Rounds use this loss like any arm's, early
+stopping may use it too, and no row leaves the machine.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from fedping.protocol.ping import MOST_CLASSES
 from fedping.protocol.study import Arm, PublicStudy
 
 HELD_OUT = "held-out"
-"""Name of that client's folder, in the folder of the client that trains."""
+"""Name of the evaluating client's folder, within the folder of the client that trains."""
 
 MOST_DRAWS = 10_000
-"""Maximum number of new clients that are drawn until one is in a suitable arm."""
+"""Maximum number of clients that are drawn to find one in a suitable arm."""
 
 
 def evaluates(arm: Arm) -> bool:
@@ -72,12 +72,12 @@ def in_arm(study: PublicStudy, is_suitable: Callable[[Arm], bool]) -> Callable[[
 
 
 def divided(rows: Table, share: float, seed: int) -> tuple[Table, Table]:
-    """Return the rows of the training, and the held-out share: of each class, if there are classes.
+    """Return the rows of the training, and the held-out share of rows; of each class, if there are classes.
 
     The same seed divides the same rows, in the same order, in the same way.
 
     Raises:
-        InvalidSettings: one of the two would have no row.
+        InvalidSettings: one of the two parts would be empty.
     """
     learned, held = hold_out(rows, share, seed)
     if not len(learned) or not len(held):
@@ -91,7 +91,7 @@ def divided(rows: Table, share: float, seed: int) -> tuple[Table, Table]:
 def check_same_share(folder: StateFolder, share: float) -> None:
     """Raise :class:`InvalidSettings` if the held-out share, 0 for none, changes after a training.
 
-    Rows that are held out later may have been trained on, and then say nothing about new rows.
+    Rows that are held out later may have been used in training, so that their loss would not apply to new rows.
 
     Args:
         folder: the folder of the client that trains.

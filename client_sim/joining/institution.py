@@ -1,11 +1,11 @@
 """An institution: one client with a table, whose state is on disk.
 
-It enrols, fetches, trains and sends as a fleet's clients do, by the same code (:mod:`fedping.client_sim.client`). It
-defines the order of writes, so that the process can be killed at any moment: a ping is written before it is posted, and
-posted until it is answered; once it is accepted, the version is done. Where the training keeps state with the client,
-or the line is private, a version is trained on once at most; else the same rows give the same ping each time.
+It enrols, fetches, trains and sends like a fleet's clients, by the same code (:mod:`fedping.client_sim.client`). It
+defines the order of writes, so that the process can be killed at any moment: a ping is written before it is posted,
+and posted until it is answered; an accepted ping completes the version. If the training keeps state with the client,
+or the line is private, a version is trained on at most once; else the same rows give the same ping each time.
 
-Models are checked before they are trained on, and the longest pause that a server may ask for is an hour.
+Models are checked before training, and a server may ask for a pause of at most an hour.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ from fedping.protocol.study import PublicLine, PublicStudy
 from fedping.protocol.update import EncodedUpdate
 
 NOT_ALLOWED = "403"
-"""Start of the reason where ingest rejects the client, and not the content of its ping."""
+"""Start of the reason if ingest rejects the client rather than the content of its ping."""
 
 LONGEST_PAUSE = 3600.0
 """Maximum pause that a server may ask for, in seconds."""
@@ -95,11 +95,11 @@ class Institution:
     """Takes part in a study with a table: fetches, trains, and posts one ping a version.
 
     Args:
-        transport: the way to the server.
+        transport: the connection to the server.
         member: the institution's place in the study (:func:`membership`).
         folder: keeps its state.
         table: its rows.
-        states_of: where a training keeps state with its client.
+        states_of: returns the storage of the state that a training keeps with its client.
         ticket: the product's ticket for the client, in a study that asks for one.
         decided: whether the rows are protected.
 
@@ -109,7 +109,7 @@ class Institution:
 
     Attributes:
         changes: the terms that differ from those that the institution agreed to.
-        released_as: id of the last ping that the ledger has; None before any.
+        released_as: id of the last ping in the ledger; None before any.
     """
 
     def __init__(
@@ -139,13 +139,13 @@ class Institution:
         )
         self.changes = changed_terms(folder.belongs_to(self._joined), self._joined)
         self.study, self.member, self.folder, self.table = study, member, folder, table
-        self._participation = line.participation  # which the operator may change meanwhile
+        self._participation = line.participation  # the operator may change it later
         self._has_fetched = False
         self._outgoing: OutgoingPing | None = None
         self._transport = CheckedTransport(transport, study.name, line)
         self._roster = Roster(study, 1, folder.seed)
-        # The others' lines don't concern it, and may have parts that it doesn't. Whether it takes part in a version is
-        # decided by `client`.
+        # Other lines don't matter to the institution, and may use features that it lacks. `client` decides whether it
+        # takes part in a version.
         alone = replace(study, lines=(replace(line, participation=1.0, training=training),))
         self._cache = VersionCache(alone)
         connection = Connection(transport=self._transport, study=study.name, random=Random(folder.seed))
@@ -178,30 +178,30 @@ class Institution:
 
     @property
     def waiting(self) -> Waiting | None:
-        """The ping that waits to be posted; not one from before the rows were protected."""
+        """The ping that waits to be posted, unless it is older than the protection of rows; else None."""
         return None if self._discards else self.folder.waiting
 
     @property
     def unprotected(self) -> Waiting | None:
-        """The ping that waits from before the rows were protected, and is not sent."""
+        """The waiting ping that is older than the protection of rows, and so is not sent; None without one."""
         return self.folder.waiting if self._discards else None
 
     def discard(self) -> None:
-        """Remove a ping from before the rows were protected."""
+        """Remove a ping that is older than the protection of rows."""
         if self._discards:
             self.folder.drop()
             self._discards = False
 
     @property
     def version(self) -> int:
-        """The version that it holds; -1 for none."""
+        """The version that the institution holds; -1 for none."""
         return int(self._roster.version[0])
 
     @property
     def trains_once(self) -> bool:
         """Whether a version gets one ping, regardless of the server's answer.
 
-        It does where a state moves, a contribution counts, or noise was drawn.
+        This is so if training changes a state, counts as a contribution, or draws noise.
         """
         return self.keeps_state or self._private is not None or self.protection is not None
 
@@ -220,7 +220,7 @@ class Institution:
 
     @property
     def _contributions_at_most(self) -> int | None:
-        """Maximum number of pings, by consent and by a private line's promise; None without a limit."""
+        """Maximum number of pings by the consent and by a private line's guarantee; None without a limit."""
         privacy = self.member.line.privacy
         limits = (
             None if self._may_resend else self._consented,
@@ -230,7 +230,7 @@ class Institution:
 
     @property
     def _may_resend(self) -> bool:
-        """Whether it keeps, or may later keep, the version of a ping that was rejected because of its sender."""
+        """Whether the client holds, or may later hold, the version of a ping whose sender was rejected."""
         progress = self.folder.progress
         if progress.forbidden <= progress.version:
             return False
@@ -238,38 +238,38 @@ class Institution:
 
     @property
     def _consented(self) -> int | None:
-        """Maximum number of pings that was consented to; None without a limit."""
+        """Maximum number of pings by the consent; None without a limit."""
         consent = self.consent
         return None if consent is None or consent.versions is None else consent.begun + consent.versions
 
     @property
     def has_new(self) -> bool:
-        """Whether it holds a version without an accepted ping, and has a ping to send of it."""
+        """Whether the institution holds a version that still needs a ping, and is selected to send one."""
         return self._is_selected and is_due(self.folder.progress, self.version, self.trains_once)
 
     @property
     def contributed_all(self) -> bool:
-        """Whether it has answered as often as it may, and sends nothing more."""
+        """Whether the institution has sent its maximum number of pings, and sends nothing more."""
         client = self.client
         return client.contributions is not None and client.progress.contributed >= client.contributions
 
     @property
     def consented_all(self) -> bool:
-        """Whether it has answered as many versions as were consented to."""
+        """Whether the institution has answered all the versions that the consent allows."""
         return self._consented is not None and self.folder.progress.contributed >= self._consented
 
     @property
     def rests(self) -> bool:
-        """Whether it has posted as many pings in the last 24 hours as it may."""
+        """Whether the institution has posted its maximum number of pings in the last 24 hours."""
         if self._a_day is None:
             return False
         return self.folder.posted_since(time_at(1000 * (time.time() - SECONDS_A_DAY))) >= self._a_day
 
     @property
     def _is_selected(self) -> bool:
-        """Whether it sends a ping of the version that it holds.
+        """Whether the institution sends a ping of the version that it holds.
 
-        That is by its own limit a day, by the line's participation, and by a private draw.
+        Its own daily limit, the line's participation and a private line's draw decide.
         """
         member, private = self.member, self._private
         if self.rests:
@@ -286,11 +286,11 @@ class Institution:
         self._has_fetched = False
 
     def next_action(self) -> Action:
-        """Return its next action in this turn."""
+        """Return the institution's next action in this turn."""
         return next_action(self.client)
 
     def agree(self) -> None:
-        """Agree to the study's terms of now."""
+        """Agree to the study's current terms."""
         self.folder.agree(replace(self._joined, consent=self.consent))
         self.changes = ()
 
@@ -310,13 +310,13 @@ class Institution:
         """Return the study, after checking that its terms are unchanged; or the reason why it is unavailable.
 
         Raises:
-            StudyEnded: it has ended.
-            StudyChanged: its terms have changed.
+            StudyEnded: the study has ended.
+            StudyChanged: the study's terms have changed.
         """
         try:
             study = await self._transport.fetch_study(self.study.name)
         except TransportError as error:
-            if type(error) is TransportError:  # away for now, as models may be
+            if type(error) is TransportError:  # temporarily unavailable, as models may be
                 return str(error)
             raise
         try:
@@ -329,18 +329,18 @@ class Institution:
         return study
 
     def train(self, *, charge: bool = True) -> Waiting:
-        """Train on the version that is held, and return the ping, which is not written yet.
+        """Train on the held version, and return the ping, which is not written yet.
 
         Args:
-            charge: whether the ledger is charged before noise is drawn; not for the preview of a ping.
+            charge: whether to charge the ledger before noise is drawn; False for the preview of a ping.
 
         Raises:
-            AlreadyAnswered: the version was answered from another table, or by other terms.
+            AlreadyAnswered: the version was answered from another table, or under other terms.
             BudgetEnded: the table's budget is spent.
             OtherWeights: the version has other weights than when it was answered.
         """
         self._begin_release(charge)
-        with one_thread():  # or the last digits of a sum would not be the same each time
+        with one_thread():  # else the last digits of a sum could differ each time
             ((ping,),) = [pings for pings, _ in self._round.pings(_ME, self.version) if pings]
         body = self._with_confusion(ping.body) if self.table.held_out else ping.body
         weights = self.served_digest
@@ -349,7 +349,7 @@ class Institution:
         return waiting
 
     def _begin_release(self, charge: bool) -> None:
-        """Charge the ledger for a ping of the version that is held, and have its noise ready."""
+        """Charge the ledger for a ping of the held version, and prepare its noise."""
         protection, model = self.protection, self._model
         if protection is None or not isinstance(model, ProtectedRows):
             return
@@ -367,12 +367,12 @@ class Institution:
 
     @property
     def served_digest(self) -> str:
-        """Digest of its weights and their spec, so that institutions notice different ones."""
+        """Digest of the held weights and their spec, by which institutions notice differences."""
         line = self.member.line
         return served_digest(line.spec, self._cache.weights(line.name, self.version))
 
     def skip(self) -> None:
-        """Leave out the version that is held, which was answered from another table."""
+        """Skip the held version, which was answered from another table."""
         self.folder.advance(self.folder.progress.after_training(self.version))
 
     def _with_confusion(self, body: bytes) -> bytes:
@@ -388,13 +388,14 @@ class Institution:
         return msgspec.json.encode(replace(ping, payload=replace(payload, confusion=counts)))
 
     def keep(self, ping: Waiting) -> None:
-        """Write a ping of :meth:`train`, and the state that it leaves, so that it can be posted."""
-        # The moved state or the contribution comes first: a client that is killed here continues with the next version,
-        # as in a fleet. Two pings of one version, with two draws of noise, would reveal more than a private line may.
+        """Write a ping of :meth:`train`, which can then be posted, and the state after its training."""
+        # The new state or the contribution is written first: a client that is killed here continues with the next
+        # version, as in a fleet. Two pings of one version, with two draws of noise, would reveal more than a private
+        # line allows.
         if (privacy := self.member.line.privacy) is not None:
             ping = replace(ping, not_before=time.time() + drawn_delay(privacy))
         if self.protection is not None and not self.keeps_state:
-            # Its noise follows from the ledger, so that a client that is killed here makes the same ping.
+            # The ledger determines the noise, so that a client that is killed here makes the same ping again.
             self.folder.keep(ping)
             self._count(ping)
             return
@@ -402,7 +403,7 @@ class Institution:
         self.folder.keep(ping)
 
     def _count(self, ping: Waiting) -> None:
-        """Write that a ping was decided, where that counts, and the state that its training has left."""
+        """Write the progress after a decided ping, if pings count, and the state after its training."""
         if not self.trains_once and self._consented is None:
             return
         progress = self.folder.progress
@@ -423,8 +424,9 @@ class Institution:
     async def post(self, ping: Waiting) -> Settled | SetAside:
         """Post a written ping until it is settled, or set aside for now.
 
-        It is logged before the first attempt: a server may have read it that never answers. A private line's ping has
-        its own connection. Otherwise it could be linked to the fetch before it, and to the next ping under another id.
+        The ping is logged before the first attempt, because even a server that never answers may have read it. A
+        private line's ping has its own connection. Otherwise it could be linked to the previous fetch, and to the next
+        ping with another id.
         """
         if self._private is not None:
             await self._transport.close()
@@ -441,12 +443,12 @@ class Institution:
     def settle(self, ping: Waiting, outcome: Outcome) -> None:
         """Write the final answer to a ping, and forget the ping.
 
-        A rejected ping doesn't count. It is logged, because the server has read it. Without protection its version may
-        have another, from a corrected table. If the sender was rejected and not the content, a protected ping has the
-        same numbers again: the ledger determines them, so that a ping with a ticket reveals nothing new.
+        A rejected ping doesn't count, but is logged, because the server has read it. Without protection its version may
+        have another ping, from a corrected table. If the sender rather than the content was rejected, a protected ping
+        has the same numbers again: the ledger determines them, so that a repetition with a ticket reveals nothing new.
         """
         progress = self.folder.progress
-        if self.protection is not None and progress.moved < ping.version:  # it was killed before it counted the ping
+        if self.protection is not None and progress.moved < ping.version:  # killed before the ping was counted
             progress = progress.after_training(ping.version, progress.contributed + 1)
         progress = progress.after_answer(ping.version, outcome)
         same_again = self.protection is not None and self._private is None and not self.keeps_state
@@ -457,10 +459,10 @@ class Institution:
 
 @dataclass(frozen=True, kw_only=True)
 class PingDescription:
-    """The content of a ping, in short.
+    """Summary of a ping's content.
 
     Attributes:
-        examples, loss: None where the line is private, whose pings have nothing but their vector.
+        examples, loss: number of examples, and loss; None for a private line, whose pings have only a vector.
         numbers: number of weights of the update; 0 without an update, or if it is encoded.
         norm: Euclidean norm of the update; None without an update, or if it is encoded.
         encoding: encoding of the update; None without an update, or if it is numbers.
@@ -486,7 +488,7 @@ class _Typed(Struct):
 
 
 def describe(ping: Waiting) -> PingDescription:
-    """Return the content of a ping; raise :class:`FedpingError` if it is not valid, such as a loss of infinity."""
+    """Return the summary of a ping; raise :class:`FedpingError` if it is invalid, such as one with an infinite loss."""
     try:
         document = DOCUMENT_TYPES[msgspec.json.decode(ping.body, type=_Typed).type]
         decoded: Ping = msgspec.json.decode(ping.body, type=document.ping)
@@ -548,7 +550,7 @@ class _UnsavedStates:
         self._unsaved = clients.copy(), {name: values.copy() for name, values in state.items()}
 
     def save_last(self) -> None:
-        """Save the state that the last training has left."""
+        """Save the state after the last training."""
         if self._unsaved is not None:
             self._states.save(*self._unsaved)
             self._unsaved = None
@@ -557,7 +559,7 @@ class _UnsavedStates:
 class CheckedTransport:
     """A :class:`Transport` for one line that checks models: a server may be broken or hostile.
 
-    A model that is refused counts as not available.
+    A rejected model counts as unavailable.
     """
 
     def __init__(self, transport: Transport, study: str, line: PublicLine) -> None:
@@ -598,12 +600,12 @@ class CheckedTransport:
 
 
 class MachineRandomness:
-    """A :class:`fedping.client_sim.fleet.private_pings.Randomness` of the operating system, except for one secret.
+    """A :class:`fedping.client_sim.fleet.private_pings.Randomness` from the operating system, except for one secret.
 
     A fleet's randomness follows from keys of 64 bits, which an attacker could try.
 
     Args:
-        secret: determines the ids, 32 bytes.
+        secret: 32 bytes that determine the ids.
     """
 
     def __init__(self, secret: bytes) -> None:
@@ -627,7 +629,7 @@ class MachineRandomness:
 
 
 class SummedRandomness(MachineRandomness):
-    """The randomness of an institution in sums: its helper gets the digest of the weights, and each ping has one id.
+    """The randomness of an institution in sums: its helper gets the weights' digest, and each ping has a fixed id.
 
     A version that is answered again, such as from a restored folder, has the same noise as before. If both answers
     counted, their noise would be less than that of two institutions.
@@ -650,7 +652,7 @@ class SummedRandomness(MachineRandomness):
 class _Contributions:
     """Number of an institution's contributions: a :class:`ClientStates` in its progress.
 
-    A saved number is decided; :meth:`Institution.keep` writes it before anything leaves the machine.
+    A saved number is only held in memory; :meth:`Institution.keep` writes it before anything leaves the machine.
     """
 
     def __init__(self, folder: StateFolder) -> None:
@@ -674,5 +676,5 @@ class _Contributions:
 
 
 def drawn_delay(privacy: Privacy) -> float:
-    """Return a ping's random delay in seconds, so that its time reveals nothing."""
+    """Return a ping's random delay in seconds, so that the time of the ping reveals nothing."""
     return secrets.SystemRandom().uniform(0.0, 60.0 * privacy.delay_minutes)

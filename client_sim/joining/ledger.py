@@ -1,10 +1,10 @@
 """The ledger of a table: all that was released about its rows, over all studies, and the remaining budget.
 
-A file of JSON lines next to the table, and a copy of it. Each line has the SHA-256 of the line before. A release of the
-table is a line before its noise is drawn, and its line decides the noise: the same version, weights and terms give the
-same numbers, however often they are computed. Other weights under a version that was answered are refused, and the
-refusal is a line, too. The longer one of the two copies counts. A ledger that was restored from a backup charges each
-study for the versions that may have been answered meanwhile.
+The ledger is a file of JSON lines next to the table, with a copy. Each line has the SHA-256 of the line before. A
+release is written as a line before its noise is drawn, and this line determines the noise: the same version, weights
+and terms give the same numbers each time. Other weights for an answered version are rejected, and the rejection is a
+line, too. The longer one of the two copies counts. A ledger that was restored from a backup charges each study for the
+versions that may have been answered since the backup.
 
 The first line has a secret that determines the noise. So a ledger is as confidential as its table: only its owner may
 read it.
@@ -40,7 +40,7 @@ from fedping.protocol.ping import NO_VERSION
 from fedping.protocol.row_privacy import epsilon_of, mu_of
 
 FEWEST_CHANGED = 10
-"""Minimum number of rows in a change of a table: if one row changes, the difference of releases is about that row."""
+"""Minimum number of changed rows of a table. If one row changes, the difference of two releases is about that row."""
 
 MOST_BYTES = 2**30
 """Maximum size of a ledger."""
@@ -57,13 +57,13 @@ class BudgetEnded(FedpingError):
 
 
 class OtherWeights(FedpingError):
-    """A version comes with other weights than those that it was answered with. Exit code 6."""
+    """A version has other weights than when it was answered. Exit code 6."""
 
     exit_code = 6
 
 
 class AlreadyAnswered(FedpingError):
-    """A version was answered from another table or by other terms, and is not answered twice."""
+    """A version was answered from another table or under other terms, and is not answered twice."""
 
 
 class LedgerTrouble(FedpingError):
@@ -76,11 +76,11 @@ class Release(Struct, frozen=True, kw_only=True):
     Attributes:
         study, line: the receivers.
         role: a training, or an evaluation on held-out rows.
-        version: of the model.
+        version: number of the model's version.
         weights: SHA-256 of its weights.
         terms: digest of everything else that determines the released numbers, such as the training, the noise and the
             table.
-        cost: μ² of all sums that it needs.
+        cost: μ² of all sums of the release.
         division: digest of the division of the table's rows between the roles; empty if a row may be in both.
     """
 
@@ -103,20 +103,20 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line of a ledger.
 
     Attributes:
-        number: its number, from 0.
+        number: number of the line, from 0.
         before: SHA-256 of the line before; empty for the first.
-        time: when it was written.
+        time: time at which the line was written.
         what: ``opened`` with a secret and a budget, ``budget`` for another budget, ``table`` with a mark of each row,
             ``release`` before noise is drawn, ``refused`` for other weights, ``restored`` when a backup was restored,
             ``lost`` for versions that may have been answered after the backup, ``stated`` for spending that a person
             states.
-        release: what was released or refused.
+        release: the release that was made or rejected.
         cost: μ² of ``lost`` and ``stated``.
         versions: number of versions that ``lost`` covers.
         epsilon, delta: the budget.
         units: number of rows, or persons.
         marks: a mark of each row, in base64.
-        secret: of the noise, in hexadecimal.
+        secret: secret of the noise, in hexadecimal.
     """
 
     number: int
@@ -144,10 +144,10 @@ class Spent:
 
 @dataclass(frozen=True)
 class Book:
-    """The entries of a ledger, whose chain is whole.
+    """The entries of a ledger with an unbroken chain.
 
     Attributes:
-        entries: all of them.
+        entries: all entries.
         last: SHA-256 of the last line.
     """
 
@@ -162,17 +162,17 @@ class Book:
 
     @cached_property
     def allowed(self) -> float:
-        """μ² of the budget."""
+        """The budget as μ² of Gaussian differential privacy."""
         return mu_of(*self.budget) ** 2
 
     @cached_property
     def spent(self) -> float:
-        """μ² of all that was, or may have been, released about any row."""
+        """Privacy cost, μ², of everything that was, or may have been, released about any row."""
         return _spent(self.entries)
 
     @property
     def left(self) -> float:
-        """μ² that may still be spent."""
+        """The remaining budget, as μ²."""
         return max(0.0, self.allowed - self.spent)
 
     @property
@@ -181,7 +181,7 @@ class Book:
         return epsilon_of(self.spent**0.5, self.budget[1])
 
     def with_budget(self, epsilon: float, delta: float) -> Book:
-        """Return the same entries as they would be with another budget."""
+        """Return the same entries with another budget."""
         if self.budget == (epsilon, delta):
             return self
         entry = Entry(number=len(self.entries), before="", time="", what="budget", epsilon=epsilon, delta=delta)
@@ -214,7 +214,7 @@ class Book:
         return next(same, None)
 
     def answered(self, asker: tuple[str, str, str]) -> int:
-        """Return the newest version of a study that was answered, lost entries included; -1 for none."""
+        """Return the newest answered version of a study, including possibly lost answers; -1 for none."""
         versions = (
             entry.release.version
             for entry in self.entries
@@ -223,7 +223,7 @@ class Book:
         return max(versions, default=NO_VERSION)
 
     def may_lack(self, asker: tuple[str, str, str]) -> bool:
-        """Return whether a backup was put back since a study was answered last, and not charged to it yet."""
+        """Return whether a backup was restored after a study's last answer, and the study isn't charged for it yet."""
         for entry in reversed(self.entries):
             if entry.what == "restored":
                 return True
@@ -243,7 +243,7 @@ class Book:
         return bytes.fromhex(self.entries[0].secret)
 
     def bits(self, release: Release) -> Bits:
-        """Return the random bytes of a release's noise, the same each time: SHAKE-256 of a key and a counter."""
+        """Return the reproducible random bytes of a release's noise: SHAKE-256 of a key and a counter."""
         content = msgspec.json.encode(release)
         key = hmac.digest(self.secret, b"noise\0" + content, "sha256")
         counter = iter(range(2**63))
@@ -260,7 +260,7 @@ _ROUNDING = 1e-9
 
 
 def _spent(entries: Iterable[Entry]) -> float:
-    """Return μ² of all that entries reveal about any one row, which has one of the roles in each division."""
+    """Return the maximum μ² that entries reveal about a row, which has one of the roles in each division."""
     costs: dict[tuple[str, str], float] = {}
     for entry in entries:
         if entry.what not in ("release", "lost", "stated"):
@@ -287,7 +287,7 @@ class Ledger:
 
     @property
     def copy(self) -> Path:
-        """The copy."""
+        """Path of the ledger's copy."""
         return self.path.with_name(f"{self.path.name}.copy")
 
     @property
@@ -296,7 +296,7 @@ class Ledger:
         return self.path.exists() or self.copy.exists()
 
     def read(self) -> Book:
-        """Return its entries.
+        """Return the ledger's entries.
 
         Raises:
             LedgerTrouble: both copies are lost or damaged, or they have different histories.
@@ -305,14 +305,14 @@ class Ledger:
             return self._read()[0]
 
     def stale(self) -> tuple[Path, ...]:
-        """Return the copies that are damaged, lost or lack entries; the next entry that is written repairs them."""
+        """Return the copies that are damaged, lost or lack entries; writing the next entry repairs them."""
         with self._locked():
             return tuple(self._read()[2])
 
     def open(self, epsilon: float, delta: float, units: int) -> Book:
-        """Return its entries; create it with a budget if it doesn't exist, or write another budget."""
+        """Return the ledger's entries, after creating the ledger, or writing the budget if it is another one."""
         with self._locked():
-            if not any(map(_content, (self.path, self.copy))):  # none, or one whose first line was never finished
+            if not any(map(_content, (self.path, self.copy))):  # no ledger, or one with an incomplete first line
                 secret = secrets.token_bytes(_SECRET_BYTES).hex()
                 return self._append(Book(), what="opened", epsilon=epsilon, delta=delta, units=units, secret=secret)
             book = self._completed()
@@ -325,7 +325,7 @@ class Ledger:
 
         Args:
             rows: the content of each row, in any order.
-            write: whether a release about them follows; else nothing is written.
+            write: whether a release about these rows follows; else nothing is written.
 
         Raises:
             InvalidSettings: fewer than :data:`FEWEST_CHANGED` rows have changed since the last release about the table.
@@ -349,13 +349,13 @@ class Ledger:
 
         Args:
             release: the release.
-            known: the newest version that the institution's folder says was answered.
+            known: the newest answered version, according to the institution's folder.
             since: the newest version that was answered before the rows were protected.
             most: maximum number of versions to charge for entries missing from a restored ledger.
 
         Raises:
             OtherWeights: the version was answered with other weights.
-            AlreadyAnswered: it was answered from another table, or by other terms.
+            AlreadyAnswered: the version was answered from another table, or under other terms.
             BudgetEnded: the table's budget does not suffice.
         """
         with self._locked():
@@ -393,12 +393,12 @@ class Ledger:
         )
 
     def restored(self) -> Book:
-        """Record that a backup was put back: each study is charged for all that may have been answered meanwhile."""
+        """Record that a backup was restored; each study is charged for versions that may have been answered since."""
         with self._locked():
             return self._append(self._completed(), what="restored")
 
     def state(self, epsilon: float, delta: float, spent: float) -> Book:
-        """Begin a ledger in place of a lost one, with the spending that a person states; keep the old one's remains.
+        """Begin a new ledger with the spending that a person states, and keep the remains of the lost one.
 
         Args:
             epsilon: ε of the budget.
@@ -448,7 +448,7 @@ class Ledger:
         for path, other in found.items():
             if path == best or content.startswith(other):
                 continue
-            # a damaged copy may have had more; a whole one that differs is another history
+            # a damaged copy may have had more lines; an intact copy that differs has another history
             if books[path][1] is None or other.count(b"\n") > content.count(b"\n"):
                 raise LedgerTrouble(
                     f"the ledger {self.path} and its copy {self.copy} have different histories; {_REMEDY}"
@@ -479,7 +479,7 @@ _REMEDY = (
 
 
 def ended(book: Book) -> str:
-    """Return the consequences of a used-up budget."""
+    """Return sentences on the consequences of a used-up budget."""
     epsilon, delta = book.budget
     return (
         f"the table's budget is spent (epsilon {book.spent_epsilon:.3g} of {epsilon:g}, delta {delta:.2g}, over all "
@@ -498,7 +498,7 @@ def _mark(secret: bytes, row: bytes) -> int:
 
 
 def _changed(before: NDArray[np.uint64] | None, now: NDArray[np.uint64]) -> int:
-    """Return the larger of the numbers of added and of removed rows; all rows before the first release."""
+    """Return the number of added or of removed rows, whichever is larger; before the first release, all rows."""
     if before is None:
         return len(now) + FEWEST_CHANGED
     old, new = Counter(before.tolist()), Counter(now.tolist())
@@ -506,7 +506,7 @@ def _changed(before: NDArray[np.uint64] | None, now: NDArray[np.uint64]) -> int:
 
 
 def _content(path: Path) -> bytes:
-    """Return the whole lines of a copy; a last one without an end is of a process that was killed while it wrote."""
+    """Return the complete lines of a copy; a process that was killed while writing may have left an incomplete one."""
     try:
         if others_may_use(path.stat().st_mode):
             raise InvalidSettings(
@@ -540,7 +540,7 @@ def _parsed(content: bytes) -> tuple[Book, str | None]:
 
 
 def _write(path: Path, content: bytes, *, append: bool) -> None:
-    """Write to a copy, so that after a kill or a power cut it has its old or its new content."""
+    """Write to a copy atomically: after a kill or a power cut, it has its old or its new content."""
     try:
         if append:
             _cut_unfinished(path)

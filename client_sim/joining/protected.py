@@ -1,8 +1,8 @@
-"""A model whose sums over the rows of a table are protected: every row's part is shortened, and noise is added.
+"""A model whose sums over a table's rows are protected: each row's part is clipped, and noise is added.
 
-Training follows the gradients of a model, or the steps of k-means. Here each of them is one protected sum over all rows
-(:mod:`fedping.protocol.row_privacy`), so that anything that a training computes from them reveals no more about a row.
-Each row is treated as a client with one example, whose gradient every model computes.
+Training follows the gradients of a model, or the steps of k-means. Here each gradient or step is one protected sum over
+all rows (:mod:`fedping.protocol.row_privacy`), so that further computations reveal nothing more about a row. Each row
+is treated as a client with one example, because every model computes such a client's gradient.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ COUNT = 0.5
 """Share of a row's norm for its membership in a cluster; the rest is for its distance."""
 
 FARTHEST = 2.0
-"""Maximum squared distance of a row from its centroid that counts, a feature; scaled features vary by 1."""
+"""Maximum counted squared distance of a row from its centroid, per feature; scaled features have variance 1."""
 
 LARGEST_ERROR = 4.0
-"""Maximum loss of a row of a regression that counts, whose target is scaled."""
+"""Maximum counted loss of a row in a regression on a scaled target."""
 
 Parts = Callable[[FloatArray, Examples], FloatArray]
-"""Maps weights, shape (m,), and n rows as clients with one example to the rows' parts, shape (n, d)."""
+"""Function from weights, shape (m,), and n rows as clients with one example to the rows' parts, shape (n, d)."""
 
 
 class Uncharged(AssertionError):
@@ -47,18 +47,18 @@ class Uncharged(AssertionError):
 class ProtectedRows:
     """A :class:`fedping.client_sim.learning.model.Model` of one client, whose losses and gradients are protected.
 
-    A gradient is the sum of the rows' gradients, each shortened to norm 1, with noise, divided by their number, and the
-    model's own penalty, which depends on no row. Losses are bounded. A local step of k-means has one sum, of the rows'
-    shortened distances from their centroids and of each centroid's number of rows.
+    A gradient is the sum of the rows' gradients, each clipped to norm 1, with noise, divided by their number, plus the
+    model's own penalty, which doesn't depend on rows. Losses are bounded. A local step of k-means has one sum: of the
+    rows' clipped distances from their centroids, and of each centroid's number of rows.
 
     Args:
-        model: the model, one of tables; it guards no rows by itself.
+        model: a model of tables, without its own guard of rows.
         z: noise multiplier of each sum.
         steps: whether k-means takes its own steps, as in local training, instead of gradients.
         persons: person of each row, numbered from 0, if persons are protected instead of rows.
-        largest_loss: maximum loss of a row that counts; None for the usual one of the model.
-        largest_weight: weight of the rows that count most, as agreed by all institutions: a row's gradient is shortened
-            first and weighted then. Losses are of rows that count alike.
+        largest_loss: maximum counted loss of a row; None for the model's default.
+        largest_weight: the largest weight of a row, as agreed by all institutions: a row's gradient is clipped first
+            and weighted then. Losses are unweighted.
 
     Attributes:
         cells: confusion counts of the last evaluation, which sum to the number of rows; None for a model without
@@ -100,12 +100,12 @@ class ProtectedRows:
 
         Args:
             bits: random bytes of the noise.
-            sums: maximum number of sums of it.
+            sums: maximum number of sums in the release.
         """
         self._bits, self._left, self.cells = bits, sums, None
 
     def predict(self, weights: FloatArray, batch: Examples) -> FloatArray:
-        """See :meth:`Model.predict`; only for the institution itself; it may not be sent."""
+        """See :meth:`Model.predict`. Predictions are only for the institution itself, and must not be sent."""
         return self._whole.predict(weights, batch)
 
     def gradients(self, weights: FloatArray, batch: Examples) -> Floats:
@@ -113,14 +113,14 @@ class ProtectedRows:
         return self.losses_and_gradients(weights, batch)[1]
 
     def losses_and_gradients(self, weights: FloatArray, batch: Examples) -> tuple[FloatArray, Floats]:
-        """See :class:`fedping.client_sim.learning.model.GivesBoth`; both are of one sum."""
+        """See :class:`fedping.client_sim.learning.model.GivesBoth`; both come from one sum."""
         if self._clusters is not None:
             return self._step(self._clusters, weights, batch)
         length = float(np.hypot(1.0, LOSS))
 
         def parts(own: FloatArray, rows: Examples) -> FloatArray:
             gradients = np.asarray(self._rowwise.gradients(own, _weighted_1(rows)), np.float64)
-            if self._persons is None:  # before it is weighted, or a weight would be lost where a gradient is long
+            if self._persons is None:  # clip before weighting, or a long gradient would lose its weight
                 gradients = shortened(gradients)
             gradients = gradients * (rows.weight / self._largest_weight)
             return np.hstack([shortened(self._of_units(gradients, rows)), LOSS * self._centred(own, rows)]) / length
@@ -152,7 +152,7 @@ class ProtectedRows:
         return losses + self._whole.penalty(own, batch)[0] if isinstance(self._whole, Penalised) else losses
 
     def _step(self, model: KMeans, weights: FloatArray, batch: Examples) -> tuple[FloatArray, Floats]:
-        """Return the loss and the opposite of Lloyd's step; a cluster that noise may have made up stays."""
+        """Return the loss and the opposite of Lloyd's step; a cluster whose count may be only noise doesn't move."""
         own, units = _flat(weights), self._units(batch)
         clusters, features = model.clusters, model.features
         centroids = own[: clusters * features].reshape(clusters, features)
@@ -180,7 +180,7 @@ class ProtectedRows:
     # sums over rows
 
     def _sum(self, own: FloatArray, batch: Examples, parts: Parts, width: int) -> FloatArray:
-        """Return the sum of the units' parts, each of norm 1 at most, with noise; shape (width,)."""
+        """Return the noisy sum of the units' parts, each clipped to norm 1, shape (width,)."""
         if self._bits is None or self._left < 1:
             raise Uncharged("a sum over rows was asked for that the ledger does not have")
         self._left -= 1
@@ -191,7 +191,7 @@ class ProtectedRows:
         return self._noisy / UNIT
 
     def _pieces(self, batch: Examples, width: int) -> Iterator[Examples]:
-        """Yield the rows as clients with one example each, some at a time, and all of a person together."""
+        """Yield the rows as clients with one example each, in blocks that keep a person's rows together."""
         n = batch.weight.shape[1]
         at_a_time = max(1, MOST_BYTES // (8 * width))
         if self._persons is None:
@@ -210,7 +210,7 @@ class ProtectedRows:
             yield _Rows(batch.x[0][some, None], batch.y[0][some, None], batch.weight[0][some, None], some)
 
     def _of_units(self, values: FloatArray, rows: Examples) -> FloatArray:
-        """Return rows' values, shape (n, d), or each person's sum of them over a person's mean number of rows."""
+        """Return rows' values, shape (n, d), or each person's sum over the mean number of a person's rows."""
         if self._persons is None or not isinstance(rows, _Rows):
             return values
         persons = self._persons[rows.places]
@@ -226,7 +226,7 @@ class ProtectedRows:
         return float(batch.weight.shape[1]) / self._mean_rows
 
     def _centred(self, own: FloatArray, rows: Examples) -> FloatArray:
-        """Return the units' losses between -1 and 1, shape (n, 1)."""
+        """Return the units' losses, scaled to [-1, 1], shape (n, 1)."""
         losses = np.nan_to_num(np.asarray(self._rowwise.losses(own, _weighted_1(rows)), np.float64), nan=np.inf)
         centred = 2 * np.clip(losses / self._largest_loss, 0.0, 1.0) - 1
         return np.clip(self._of_units(centred[:, None], rows), -1.0, 1.0)
@@ -256,7 +256,7 @@ class ProtectedRows:
         return self._all_classes if self._all_classes <= MOST_CLASSES else 0
 
     def _places(self, own: FloatArray, rows: Examples, classes: int) -> NDArray[np.intp]:
-        """Return the cell of the confusion matrix of each row, shape (n,)."""
+        """Return each row's cell in the confusion matrix, shape (n,)."""
         predicted = self._whole.predict(own, rows)[:, 0]
         labels = predicted.argmax(axis=-1) if predicted.ndim > 1 else (predicted > 0.5).astype(np.intp)
         found: NDArray[np.intp] = rows.y[:, 0].astype(np.intp) * classes + labels
@@ -274,7 +274,7 @@ class _Rows(Examples):
 
 
 def _weighted_1(rows: Examples) -> Examples:
-    """Return rows that count alike."""
+    """Return the rows, each with weight 1."""
     return Examples(rows.x, rows.y, np.ones_like(rows.weight)) if (rows.weight != 1).any() else rows
 
 
@@ -283,7 +283,7 @@ def _flat(weights: FloatArray) -> FloatArray:
 
 
 def _counts(noisy_counts: FloatArray, rows: int) -> tuple[int, ...]:
-    """Return whole counts that are the nearest to noisy ones, not below 0, and sum to the number of rows."""
+    """Return the whole counts of at least 0 that are nearest to the noisy ones and sum to the number of rows."""
     ordered = np.sort(noisy_counts)[::-1]
     above = (np.cumsum(ordered) - rows) / np.arange(1, len(ordered) + 1)
     last = int(np.flatnonzero(ordered - above > 0).max(initial=0))

@@ -1,4 +1,4 @@
-"""The protection of an institution's rows, as it trains: its ledger, its price, and its model with noise."""
+"""The protection of an institution's rows in training: the ledger, the price, and the model with noise."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.training import LocalSteps
 
 ROWS_AT_A_TIME = 2**14
-"""Maximum number of rows that are objects of Python at a time."""
+"""Maximum number of rows that are Python objects at a time."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Protection:
 
     Attributes:
         ledger: the table's ledger.
-        consent: the price.
+        consent: the consent, which states the price.
         table: digest of the whole table's rows.
         role: whether the client trains, or evaluates on held-out rows.
-        division: the division of the rows between the roles; empty if none are held out.
+        division: digest of the division of the rows between the roles; empty if no rows are held out.
         persons: person of each of the client's rows; None if rows are protected.
         heaviest: the largest weight of a class.
     """
@@ -66,11 +66,11 @@ class Protection:
 
     @property
     def cost(self) -> float:
-        """μ² of a ping."""
+        """Privacy cost of a ping: μ² of Gaussian differential privacy."""
         return self.consent.cost if self.role == "training" else self.consent.cost_of_evaluation
 
     def model(self, member: Membership) -> ProtectedRows:
-        """Return the model of a client with noise."""
+        """Return a client's model, which adds noise."""
         if self.consent.institutions:
             return SummedRows(unguarded(member.model), member.line, self.noise, self.persons, self.heaviest)
         steps = isinstance(member.line.training, LocalSteps)
@@ -84,7 +84,7 @@ class Protection:
         Args:
             member: the institution's place in the study.
             version: the version.
-            weights: its weights, shape (m,).
+            weights: the version's weights, shape (m,).
             learned: digest of the model's input from the table, which also depends on the agreed columns.
         """
         line = member.line
@@ -119,7 +119,7 @@ class Decided:
     """The decisions for a client.
 
     Attributes:
-        consent: a person's consent; None if it was not asked for.
+        consent: a person's consent; None if no consent was requested.
         protection: the protection of the rows; None to send unprotected updates.
         a_day: maximum number of pings in 24 hours; None without a limit.
         discards: whether a waiting ping is older than the protection, and so is not sent.
@@ -137,7 +137,7 @@ def unguarded(model: Model[Any]) -> Model[Any]:
 
 
 def row_contents(path: Path) -> Sequence[bytes]:
-    """Return a digest of each row of a table's file, to notice changes; some rows at a time."""
+    """Return a digest of each row of a table's file, which detects changes; rows are read in blocks."""
     digests: list[bytes] = []
     for batch in read_arrow(path).to_batches(max_chunksize=ROWS_AT_A_TIME):
         columns = [column.to_pylist() for column in batch.columns]
@@ -146,7 +146,7 @@ def row_contents(path: Path) -> Sequence[bytes]:
 
 
 def persons_of(path: Path, column: str) -> NDArray[np.intp]:
-    """Return whose each row of a table's file is, numbered from 0.
+    """Return the person, numbered from 0, that each row of a table's file belongs to.
 
     Raises:
         InvalidSettings: the column is missing, or a row has no value in it.

@@ -1,8 +1,7 @@
 """An institution's part of a sum of institutions: the sum over its rows in whole numbers, with a share of the noise.
 
-Nothing is computed from the noisy numbers before they are added up, because only the noise of several institutions
-together protects a row. So a version has one gradient, the sum of the rows' shortened gradients, and an update has no
-bound.
+The noisy numbers are added up before any other computation, because only the noise of several institutions together
+protects a row. So a version has one gradient, the sum of the rows' clipped gradients, and an update has no bound.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ from fedping.protocol.privacy import METRICS, Frame, frame_of
 from fedping.protocol.study import PublicLine
 
 MOST_OF_PENALTY = 2.0**48
-"""Maximum number of a penalty in a vector, so that sums of 10,000 institutions stay within 64 bits."""
+"""Maximum value of a penalty in a vector, so that sums of 10,000 institutions stay within 64 bits."""
 
 
 class SummedRows(ProtectedRows):
     """A :class:`ProtectedRows` that keeps its last gradient as the vector of a private line (`Frame`).
 
-    Its metrics are the number of rows, or persons, in the place of clients, and the sum of their losses.
+    Its metrics are the number of rows, or persons, in place of that of clients, and the sum of their losses.
 
     Args:
-        model: the model; it guards no rows by itself.
+        model: the model, without its own guard of rows.
         line: the line.
         z: noise multiplier of the institution's share.
         persons: person of each row, numbered from 0, if persons are protected instead of rows.
-        heaviest: weight of the rows that count most; in the sum they count 1, and all others less.
+        heaviest: the largest weight of a row; such rows have weight 1 in the sum, and all others less.
 
     Attributes:
         frame: the layout of the vector.
@@ -69,12 +68,12 @@ class SummedRows(ProtectedRows):
             vector[:m] -= np.rint(np.clip(np.nan_to_num(step), -MOST_OF_PENALTY, MOST_OF_PENALTY)).astype(np.int64)
             share = float(
                 np.nan_to_num(np.sum(penalty) / self._high, nan=1.0)
-            )  # of the largest loss that can be reported
+            )  # the penalty as a share of the largest loss that can be reported
             vector[m + 1] += round(units * frame.metric * min(share, 1.0))
         self._vector = vector
         return losses, gradients
 
     def vectors(self, updates: NDArray[np.floating], losses: Draws, tops: Draws, chances: Iterable[Any]) -> Any:
-        """Return the vector of the last training, shape (1, m + 3); updates computed from it do not count."""
+        """Return the vector of the last training, shape (1, m + 3); ``updates`` and the other arguments are ignored."""
         assert self._vector is not None, "a ping was made without a gradient"
         return self._vector[None].copy()

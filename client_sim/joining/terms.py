@@ -1,7 +1,7 @@
-"""The terms of a study for an institution: its place in the study, what it refuses, and what a person has to know.
+"""The terms of a study for an institution: its place in the study, its limits, and the facts for a person.
 
-An institution trusts no server: it trains only models of tables, within limits of time and memory, and refuses what
-would reveal a single row. It agrees to a study's terms once, and stops where they change.
+An institution trusts no server: it trains only models of tables, within limits of time and memory, and refuses
+settings that would reveal a single row. It agrees to a study's terms once, and stops when they change.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from fedping.protocol.study_changes import Change, differences
 from fedping.protocol.training import LocalSteps, Training
 
 TAKEN = (MODEL_UPDATE.name, PRIVATE_UPDATE.name)
-"""The types of pings of the studies that an institution takes part in."""
+"""The ping types of studies that an institution can take part in."""
 
 MOST_STEPS = 10_000_000
 """Maximum number of local steps of a round; more would keep a machine busy for hours."""
@@ -45,7 +45,7 @@ MOST_WORK = 1e14
 """Maximum work of a round: the rows of all steps, times the number of weights."""
 
 LEAST_RATE, LARGEST_RATE = 1e-12, 1e3
-"""Minimum and maximum rate of local steps; beyond them, updates have lost their digits or are not finite."""
+"""Minimum and maximum rate of local steps. Below, updates have lost their digits; above, they are not finite."""
 
 MOST_NUMBERS = 2**29
 """Maximum number of values that a model computes from all rows at once: 4 GiB."""
@@ -70,9 +70,9 @@ class Membership:
     Attributes:
         study: the study, as fetched.
         client_id: the institution's client id.
-        arm: its arm, by the hash of the id.
+        arm: the institution's arm, by the hash of the id.
         line: the line that the arm follows.
-        model: the model that it trains.
+        model: the model that the institution trains.
     """
 
     study: PublicStudy
@@ -83,10 +83,10 @@ class Membership:
 
 
 def membership(study: PublicStudy, seed: int) -> Membership:
-    """Return the place in a study of the client of a seed.
+    """Return the place of a seed's client in a study.
 
     Raises:
-        InvalidSettings: it is not enrolled, or the study asks for something that an institution can't do.
+        InvalidSettings: the client is not enrolled, or the study asks for something that an institution can't do.
     """
     roster = Roster(study, 1, seed)
     if study.pings not in TAKEN:
@@ -113,7 +113,7 @@ def model_of(study: PublicStudy, line: PublicLine) -> Model[Any]:
     """Return the model of a line that an institution trains.
 
     Raises:
-        InvalidSettings: it isn't a model of tables, or the training can't train it.
+        InvalidSettings: the line has no model of tables, or its training can't train the model.
     """
     name = line.spec.model
     if name not in (*TABLE_MODELS, *NETWORKS) and not is_network(name):  # others may run code that the server names
@@ -153,7 +153,7 @@ def requested_terms(member: Membership) -> Asked:
 
 
 def changed_terms(before: Joined, now: Joined) -> tuple[Change, ...]:
-    """Return the terms that differ."""
+    """Return the terms that differ between an earlier and the present agreement."""
     return tuple(differences(before.asked, now.asked)) if before.asked != now.asked else ()
 
 
@@ -172,7 +172,7 @@ def describe_changes(study: str, changes: tuple[Change, ...]) -> str:
 
 
 def model_trouble(document: ModelDocument, study: str, line: PublicLine) -> str | None:
-    """Return the reason why a document is no model of this line to train on; None if it is one."""
+    """Return the reason why a document isn't a valid model of this line; None if it is."""
     spec = line.spec
     if (document.study, document.line) != (study, line.name):
         return f"it is of study '{document.study}', line '{document.line}'"
@@ -221,7 +221,7 @@ def check_rows(member: Membership, weight: NDArray[np.float64]) -> None:
 
 
 def _learned(member: Membership, rows: int) -> int:
-    """Return the number of rows that an update is computed from."""
+    """Return the number of rows that are used to compute an update."""
     personal = getattr(member.line.training, "personal", None)
     shares = [HELD_OUT] if member.arm.personal else []
     shares += [personal.support] if isinstance(personal, Reconstruct) else []
@@ -231,7 +231,7 @@ def _learned(member: Membership, rows: int) -> int:
 
 
 def _ends_with_one_row(training: LocalSteps, rows: int) -> bool:
-    """Return whether the training takes a step on a last batch of an epoch that has a single row."""
+    """Return whether the training takes a step on a single row, the last batch of an epoch."""
     batch = training.batch or rows
     return rows > batch and rows % batch == 1 and steps_of(training, np.array([rows]))[0] > rows // batch
 
@@ -271,7 +271,7 @@ def check_work(training: Training, rows: int, model: Model[Any], weights: int) -
 
 
 def promises(line: PublicLine) -> tuple[str, ...]:
-    """Return sentences about a private line: what is sent, and what its guarantee covers."""
+    """Return sentences about a private line: the data that are sent, and the coverage of its guarantee."""
     privacy = line.privacy
     assert privacy is not None
     return (*_contents(privacy, line), *_guarantees(privacy), *_unit(privacy), *_amounts(privacy))

@@ -1,8 +1,8 @@
-"""Learning on a user's device, with any model: the models, and how a client's update is computed.
+"""Learning on a user's device, with any model: the models, and the computation of clients' updates.
 
-A client's own data are in a :class:`ClientData`, which hands out rectangular batches of many clients. A :class:`Model`
-computes a loss and a gradient for all of them at once, and an :class:`Algorithm` makes updates. Clients' updates come
-from :func:`updates_of_fleet`, or :func:`cohort_updates` for a single block.
+A :class:`ClientData` has clients' own data and hands them out in rectangular batches of many clients. A :class:`Model`
+computes the loss and the gradient of all these clients at once, and an :class:`Algorithm` makes updates. Clients'
+updates come from :func:`updates_of_fleet`, or :func:`cohort_updates` for a single block.
 """
 
 from __future__ import annotations

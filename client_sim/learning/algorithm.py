@@ -1,4 +1,4 @@
-"""The interface of a client algorithm: what a client does between fetching a model and sending an update.
+"""The interface of a client algorithm: the client's computation between fetching a model and sending an update.
 
 An algorithm is a pure function of the fetched weights, the examples, random keys and the client's state, for many
 clients at once.
@@ -32,7 +32,7 @@ class Diverged(FedpingError):
 
 
 class Algorithm(Protocol):
-    """A client algorithm. Each of k clients is treated as if it were alone."""
+    """A client algorithm, which computes the updates of k clients independently of each other."""
 
     def init_state(self, model: Model[Any]) -> State:
         """Return the state of a client that has never trained; :data:`NO_STATE` for an algorithm without state."""
@@ -41,11 +41,11 @@ class Algorithm(Protocol):
     def update(
         self, model: Model[Any], weights: FloatArray, batch: Any, keys: Keys, state: State
     ) -> tuple[Floats, State]:
-        """Train.
+        """Return the updates of k clients after training.
 
         Args:
             model: the model to train.
-            weights: the fetched weights, shape (m,); or what each client begins with, shape (k, m).
+            weights: the fetched weights, shape (m,); or each client's initial weights, shape (k, m).
             batch: all the examples of k clients.
             keys: a random key for each client, shape (k,).
             state: the clients' state, by the names of :meth:`init_state`.
@@ -59,7 +59,7 @@ class Algorithm(Protocol):
 
 @runtime_checkable
 class GivesLosses(Protocol):
-    """An algorithm that computes the losses at the fetched weights on its way."""
+    """An algorithm that also computes the losses at the fetched weights."""
 
     def update_and_losses(
         self, model: Model[Any], weights: FloatArray, batch: Any, keys: Keys, state: State
@@ -79,7 +79,7 @@ def updated(
 ) -> tuple[Floats, State, FloatArray]:
     """Return the result of :meth:`Algorithm.update`, and each client's loss at the fetched weights, shape (k,).
 
-    These are the losses that the algorithm computes on its way, if it does so; NaN if they are not requested.
+    The algorithm's own losses are used, if it computes them. Losses are NaN if they are not requested.
     """
     if with_losses and isinstance(algorithm, GivesLosses):
         return algorithm.update_and_losses(model, weights, batch, keys, state)
@@ -91,21 +91,21 @@ def updated(
 class Personalizes(Protocol):
     """An algorithm that gives each client its own model to predict with (thesis chapter 6).
 
-    The client's own part is in its state. A client that has never trained predicts as the fetched weights do, to the
-    bit.
+    The client's own part is in its state. The predictions of a client that has never trained equal those of the
+    fetched weights to the bit.
     """
 
     def personal_model(self, model: Model[Any]) -> Model[Any]:
-        """Return the clients' model for predictions; the model itself where only the weights are the clients' own."""
+        """Return the clients' model for predictions; the model itself if clients differ only in weights."""
         ...
 
     def personal_weights(self, model: Model[Any], weights: FloatArray, batch: Any, state: State) -> Floats:
-        """Return the weights of that model that are each client's own, shape (k, its number of weights).
+        """Return each client's own weights of the personal model, shape (k, its number of weights).
 
         Args:
             model: the model that the algorithm trains.
             weights: the fetched weights, shape (m,).
-            batch: all the examples that the k clients learn from, for parts that are fitted again each time.
+            batch: all the examples that the k clients learn from, for parts that are refitted each time.
             state: the clients' state.
         """
         ...
@@ -113,16 +113,16 @@ class Personalizes(Protocol):
 
 @runtime_checkable
 class MaySendNothing(Protocol):
-    """An algorithm with some trainings that end without an update to send."""
+    """An algorithm in which a client's training may end without an update to send."""
 
     def sends(self, keys: Keys, state: State) -> NDArray[np.bool_]:
-        """Return which of k clients will send an update, from the arguments of the coming :meth:`Algorithm.update`."""
+        """Return whether each of k clients will send an update, given the arguments of :meth:`Algorithm.update`."""
         ...
 
 
 @runtime_checkable
 class PublishesMore(Protocol):
-    """An algorithm whose clients need more from the server than the model's weights, such as a control variate.
+    """An algorithm whose clients need more arrays from the server than the model's weights, such as a control variate.
 
     The additional arrays follow the model's weights in the spec, in every version and in every update, and the server
     treats them like weights. So :meth:`Algorithm.update` gets and returns m + more numbers.
@@ -160,7 +160,7 @@ class ModelAndMore:
         return self.model.losses(self._own(weights), batch)
 
     def gradients(self, weights: FloatArray, batch: Any) -> Floats:
-        """See :meth:`Model.gradients`; the additional arrays' are zero."""
+        """See :meth:`Model.gradients`; the gradients of the additional arrays are zero."""
         found = self.model.gradients(self._own(weights), batch)
         return np.pad(found, ((0, 0), (0, weights.shape[-1] - found.shape[1])))
 

@@ -1,4 +1,4 @@
-"""The client algorithms of `fedping.protocol.training`, and of a user's own package."""
+"""The client algorithms of `fedping.protocol.training`, and those of a user's own package."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class OwnAlgorithm:
     :class:`fedping.client_sim.learning.algorithms.Algorithm`; without ``init_state`` it has no state either.
 
     Raises:
-        ExtensionFailed: it raises an error, returns no pair, returns a state without ``init_state``, or returns updates
-            or weights of another shape.
+        ExtensionFailed: the extension raises an error, returns no pair, returns a state without ``init_state``, or
+            returns updates or weights of another shape.
     """
 
     extension: Extension
@@ -77,7 +77,7 @@ class OwnAlgorithm:
         return self._judged(found[0], shape), after
 
     def _asked(self, function: Any) -> dict[str, int]:
-        """Return the number of the fetched version, if the function has a parameter for it."""
+        """Return the number of the fetched version as an argument, if the function has a parameter for it."""
         return {"version": self.version} if asks_for(function, "version") else {}
 
     def _judged(self, found: Any, shape: list[int], what: str = "updates") -> Floats:
@@ -93,7 +93,7 @@ class OwnAlgorithm:
 
 @dataclass(frozen=True)
 class OwnPublishing(OwnAlgorithm):
-    """An own algorithm whose clients need more than the model's weights from the server; see :class:`PublishesMore`."""
+    """A user's algorithm whose clients need additional arrays from the server; see :class:`PublishesMore`."""
 
     def beside(self, model: Model[Any]) -> tuple[Block, ...]:
         """See :meth:`PublishesMore.beside`."""
@@ -103,7 +103,7 @@ class OwnPublishing(OwnAlgorithm):
 
 @dataclass(frozen=True)
 class OwnPersonal(OwnAlgorithm):
-    """An own algorithm that gives clients their own weights to predict with; see :class:`Personalizes`."""
+    """A user's algorithm that gives clients their own weights to predict with; see :class:`Personalizes`."""
 
     def personal_model(self, model: Model[Any]) -> Model[Any]:
         """See :meth:`Personalizes.personal_model`; the model itself, if the class has no such method."""
@@ -122,15 +122,15 @@ class OwnPersonal(OwnAlgorithm):
 
 @dataclass(frozen=True)
 class OwnPublishingPersonal(OwnPublishing, OwnPersonal):
-    """An own algorithm that publishes more, and gives clients their own weights."""
+    """A user's algorithm that publishes more arrays, and gives clients their own weights."""
 
 
 def own_algorithm(training: OwnTraining, version: int = 0) -> OwnAlgorithm:
-    """Return the algorithm of an extension, as clients run it on a version.
+    """Return the algorithm of an extension, in the form that clients run on a version.
 
     Raises:
-        InvalidSettings: it is not installed, or its code is not what the settings name.
-        ExtensionFailed: it raises an error.
+        InvalidSettings: the extension is not installed, or its code differs from the settings' digest.
+        ExtensionFailed: the extension raises an error.
     """
     extension = extension_of(training)
     instance = extension.made(training.settings) if isinstance(extension.make, type) else None
@@ -145,11 +145,11 @@ ALGORITHMS: dict[type[msgspec.Struct], Callable[[Any], Algorithm]] = {
     LocalSteps: LocalAlgorithm,
     OwnTraining: own_algorithm,
 }
-"""From the type of a line's training settings to the factory of its algorithm."""
+"""Factories of client algorithms, by the type of a line's training settings."""
 
 
 def algorithm_for(training: Training, version: int = 0) -> Algorithm:
-    """Return the algorithm for a line's training settings, as clients run it on a version.
+    """Return the algorithm for a line's training settings, in the form that clients run on a version.
 
     Raises:
         InvalidSettings: there is no such algorithm.
@@ -169,7 +169,7 @@ def algorithm_for(training: Training, version: int = 0) -> Algorithm:
 
 
 def steps_taken(training: Training, sizes: NDArray[np.integer]) -> FloatArray:
-    """Return the clients' numbers of local steps, given their numbers of examples, shape (k,); NaN if unknown.
+    """Return the number of local steps of each client, given its number of examples, shape (k,); NaN if unknown.
 
     A gradient counts as one step. An extension reports it by a method ``steps_taken(sizes)``.
     """
@@ -192,12 +192,13 @@ def steps_taken(training: Training, sizes: NDArray[np.integer]) -> FloatArray:
 
 
 def with_more(model: Model[Any], training: Training) -> Model[Any]:
-    """Return a model as published for a training.
+    """Return the published form of a model, for a training.
 
-    That is without blocks that stay with the clients, and with any additional arrays that the algorithm needs.
+    The published model has no blocks that stay with the clients, but has any additional arrays that the algorithm
+    needs.
 
     Raises:
-        InvalidSettings: the model cannot be divided so.
+        InvalidSettings: the model can't be divided in this way.
     """
     algorithm = algorithm_for(training)
     personal = getattr(training, "personal", None)

@@ -1,8 +1,8 @@
 """The examples of many clients as rectangles, so that one NumPy call works on all of them.
 
-Clients have different numbers of examples. A rectangle is as wide as its longest client; the padding of shorter clients
-has weight 0. Whoever works on a whole fleet batches clients of similar size, so that there is little padding, and few
-enough at a time, so that memory stays bounded.
+Clients have different numbers of examples. A rectangle is as wide as its longest client; the padding of shorter
+clients has weight 0. For a whole fleet, callers batch clients of similar size, which keeps padding small, and limit
+the clients of a batch, which bounds memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedping.protocol.errors import FedpingError
 
 FloatArray: TypeAlias = NDArray[np.float64]
 Floats: TypeAlias = NDArray[np.floating[Any]]
-"""float64 numbers, or float32 where a model works in single precision."""
+"""float64 numbers, or float32 for a model that works in single precision."""
 Clients: TypeAlias = NDArray[np.intp]
 """Positions of clients in a :class:`ClientData`, shape (k,)."""
 
@@ -49,7 +49,7 @@ def finite(losses: FloatArray, what: str) -> FloatArray:
 
     Args:
         losses: the losses.
-        what: their name in the sentence, such as "the loss".
+        what: the losses' name in the sentence, such as "the loss".
     """
     if not np.isfinite(losses).all():
         at = int(np.flatnonzero(~np.isfinite(losses))[0])
@@ -58,11 +58,11 @@ def finite(losses: FloatArray, what: str) -> FloatArray:
 
 
 BEHIND_ODD_LOSSES = "check it for logarithms of 0 and overflows, or take smaller steps"
-"""The remedies for a loss that is not finite."""
+"""The end of the sentence about a loss that is not finite."""
 
 
 def padded(values: NDArray[Any], *shape: int) -> NDArray[Any]:
-    """Return the values padded with zeros along the first axes to this shape."""
+    """Return the values, padded with zeros along the first axes to ``shape``."""
     room = [(0, size - have) for size, have in zip(shape, values.shape, strict=False)]
     return np.pad(values, room + [(0, 0)] * (values.ndim - len(shape))) if any(map(any, room)) else values
 
@@ -73,10 +73,10 @@ class TroubleOfNamed(FedpingError):
 
 @contextmanager
 def naming(clients: Clients | None) -> Iterator[None]:
-    """Add to a :class:`TroubleOfClient` the client of the fleet that it is about.
+    """Name the fleet's client in a :class:`TroubleOfClient` that is raised inside.
 
     Args:
-        clients: the batch's clients, shape (k,); None if its only client stands for several, whose examples are pooled.
+        clients: the batch's clients, shape (k,); None for a single batch of several clients' pooled examples.
     """
     try:
         yield
@@ -98,12 +98,12 @@ class Batch(Protocol):
 
     @property
     def weight(self) -> FloatArray:
-        """How much each example counts, shape (k, n); 0 for padding, else usually 1."""
+        """The weight of each example, shape (k, n); 0 for padding, else usually 1."""
         ...
 
     @property
     def nbytes(self) -> int:
-        """How much memory the examples take, in bytes."""
+        """The memory that the examples take, in bytes."""
         ...
 
     def only(self, examples: NDArray[np.intp]) -> Self:
@@ -128,7 +128,7 @@ class ClientData(Protocol[B_co]):
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """How many examples each client has, n_i of thesis 1.3, shape (clients,)."""
+        """The number of examples of each client, n_i of thesis 1.3, shape (clients,)."""
         ...
 
     def batch(self, clients: Clients) -> B_co:
@@ -168,7 +168,7 @@ class Examples(Rectangle):
     Attributes:
         x: features, shape (k, n, d).
         y: targets, shape (k, n): a number, or the number of a class.
-        weight: shape (k, n).
+        weight: weight of each example, shape (k, n); 0 for padding.
         keys: a random key of each client for this step of its training, shape (k,); None outside training.
     """
 
@@ -187,7 +187,7 @@ class Examples(Rectangle):
 
     @cached_property
     def classes(self) -> tuple[NDArray[np.intp], bool]:
-        """The targets as class numbers, and whether they are integers of at least 0."""
+        """The targets as class numbers, and whether all are integers of at least 0."""
         y = self.y.astype(np.intp, copy=False)
         return y, not (y.size and (y.min() < 0 or (y.dtype != self.y.dtype and (y != self.y).any())))
 
@@ -211,11 +211,11 @@ class Examples(Rectangle):
 
 
 STEP_DRAWS = 1 << 34
-"""Index of a client's child key for the keys of its steps, after the ones for mini-batches and methods."""
+"""Index of a client's child key for its steps; smaller indices are for mini-batches and methods."""
 
 
 def with_keys_of_step(batch: B, keys: Keys, step: int) -> B:
-    """Return the examples of a local step with the keys that a model draws by in it, such as for dropout.
+    """Return the examples of a local step with keys for the model's draws in this step, such as for dropout.
 
     Args:
         batch: the examples; only :class:`Examples` have keys.
@@ -224,13 +224,13 @@ def with_keys_of_step(batch: B, keys: Keys, step: int) -> B:
     """
     if not isinstance(batch, Examples):
         return batch
-    found = copy(batch)  # with the values computed from its weights
+    found = copy(batch)  # the copy keeps the cached values derived from the weights
     object.__setattr__(found, "keys", child_keys(keys, STEP_DRAWS + step))
     return found
 
 
 def chosen(values: NDArray[Any], examples: NDArray[np.intp]) -> NDArray[Any]:
-    """Return the values of some of each client's examples, shape (k, b, ...), from all values, shape (k, n, ...).
+    """Return the values of selected examples of each client, shape (k, b, ...), from all values, shape (k, n, ...).
 
     At NO_EXAMPLE the value is an arbitrary example's.
     """
@@ -243,7 +243,7 @@ def chosen(values: NDArray[Any], examples: NDArray[np.intp]) -> NDArray[Any]:
 
 
 def counts(batch: Batch) -> FloatArray:
-    """Return the number of examples of each client, shape (k,): those whose weight is not 0."""
+    """Return each client's number of examples with a weight other than 0, shape (k,)."""
     if isinstance(batch, Rectangle):
         return batch.counts
     there: FloatArray = np.count_nonzero(batch.weight, axis=1).astype(np.float64)
@@ -251,7 +251,7 @@ def counts(batch: Batch) -> FloatArray:
 
 
 def shares(batch: Batch, dtype: DTypeLike = np.float64) -> Any:
-    """Return each example's share in its client's mean: its weight / the number of examples, shape (k, n).
+    """Return each example's share in its client's mean, weight / number of examples, shape (k, n).
 
     It is computed in double precision and returned as ``dtype``; callers must not modify it.
     """
@@ -261,13 +261,13 @@ def shares(batch: Batch, dtype: DTypeLike = np.float64) -> Any:
 
 
 class KeptBatches(Generic[B]):
-    """A :class:`ClientData` that caches the batches it has handed out, as long as they take little memory.
+    """A :class:`ClientData` that caches its batches, up to a limit of memory.
 
     Useful for data that do not change: if every client takes part in every round, the rectangles are always the same.
 
     Args:
         data: the data to batch.
-        most_bytes: memory limit of the cache; further batches are made again every time.
+        most_bytes: memory limit of the cache; further batches are made anew each time.
     """
 
     def __init__(self, data: ClientData[B], most_bytes: int = 2**28) -> None:

@@ -1,7 +1,7 @@
-"""Limit matrix products to one thread while clients train.
+"""Limits matrix products to one thread while clients train.
 
-The products of single clients are small: a second thread costs more than it gains, and several times as much when other
-processes want the same processors. Use spare processors to run several blocks side by side instead.
+The products of single clients are small: a second thread costs more time than it saves, and several times more when
+other processes use the same processors. Use spare processors to run several blocks side by side instead.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 
 class _Limit:
-    """Holds the limit as long as any thread is inside."""
+    """Keeps the limit in place while any thread is in :func:`one_thread`."""
 
     def __init__(self) -> None:
         self._lock, self._inside, self._before = Lock(), 0, list[int | None]()
@@ -37,7 +37,7 @@ class _Limit:
 
 
 def _let_this_thread_control(libraries: list[Any]) -> None:
-    """Newer threadpoolctl heeds only the thread that first set OpenBLAS' limit; here any thread may set or lift it."""
+    """Let any thread set or lift OpenBLAS' limit; newer threadpoolctl obeys only the thread that set it first."""
     for library in libraries:
         if hasattr(library, "clear_controlling_thread"):
             library.clear_controlling_thread(force=True)
@@ -54,7 +54,7 @@ _LIMIT = _Limit()
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Limit NumPy's matrix products to one thread if ``threadpoolctl`` is installed, which scikit-learn requires."""
+    """Limit NumPy's matrix products to one thread if ``threadpoolctl``, which scikit-learn requires, is installed."""
     libraries = _libraries()
     if not libraries:
         yield
@@ -67,9 +67,9 @@ def one_thread() -> Iterator[None]:
 
 
 def kernels() -> tuple[str, ...]:
-    """Return NumPy's libraries of matrix products with version and kernel, such as "openblas 0.3.31 SkylakeX".
+    """Return the version and kernel of NumPy's matrix product libraries, such as "openblas 0.3.31 SkylakeX".
 
-    Empty without ``threadpoolctl``. The kernel is the library's choice for this processor.
+    The result is empty without ``threadpoolctl``. The kernel is the library's choice for this processor.
     """
     # SciPy's wheels have their own library, which only some processes of a run load.
     told = (library.info() for library in _libraries() if "scipy.libs" not in library.filepath)

@@ -1,8 +1,8 @@
-"""A spec's constraints, applied to weights that are a client's own (thesis 7.2).
+"""A spec's constraints, applied to clients' own weights (thesis 7.2).
 
-The server shortens or lengthens its step by them (`fedping.server_jobs.optimize.constraints`). A client has no single
-step to correct: some of its weights are frozen, and the version changes underneath the others. So its own weights take
-the nearest values that the constraints and the remaining weights allow.
+The server shortens or lengthens its step to satisfy them (`fedping.server_jobs.optimize.constraints`). A client has no
+single step to correct: some of its weights are frozen, and others change with the version. So its own weights take the
+nearest values that the constraints and the remaining weights allow.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from fedping.protocol.training import Training
 class Bounded(Around):
     """A model that knows its spec's constraints: :class:`fedping.client_sim.learning.model.HasBounds`.
 
-    Weights below zero become 0 in either mode: to shift all of them, as the server of 2018 did, would move frozen ones.
-    Cutoffs are pushed up, as in either mode without a step left to shorten; the ones before a frozen cutoff make room.
+    Weights below zero become 0 in both modes: shifting all weights, like the server of 2018, would move frozen ones.
+    Cutoffs are raised, as on the server when no step is left to shorten; cutoffs before a frozen one are lowered.
     """
 
     spec: ModelSpec
 
     def within(self, weights: Floats, free: NDArray[np.bool_]) -> Floats:
-        """See :meth:`fedping.client_sim.learning.model.HasBounds.within`; allowed weights stay, to the bit."""
+        """See :meth:`fedping.client_sim.learning.model.HasBounds.within`; allowed weights are unchanged to the bit."""
         found = weights.copy()
         for constraint in self.spec.constraints:
             if isinstance(constraint, NonNegative):
@@ -47,7 +47,7 @@ class Bounded(Around):
 
 
 def bounded(model: Model[Any], spec: ModelSpec, training: Training | None) -> Model[Any]:
-    """Return a model that knows a spec's constraints; the same model if clients have no weights of their own.
+    """Return a model that knows a spec's constraints; the given model if clients have no weights of their own.
 
     Local blocks don't count: a spec doesn't describe them, and its constraints are for the shared weights.
     """
@@ -58,7 +58,7 @@ def bounded(model: Model[Any], spec: ModelSpec, training: Training | None) -> Mo
 
 
 def unbounded(model: Model[Any]) -> Model[Any]:
-    """Return the model without the knowledge of constraints, to ask which one it is."""
+    """Return the model without its wrapper for constraints, so that its type can be checked."""
     return model.model if isinstance(model, Bounded) else model
 
 

@@ -1,9 +1,8 @@
-"""Check whether known clients could take part in a study: its models, weights, pings, training, aggregation.
+"""Checks whether known clients can take part in a study: its models, weights, pings, training and aggregation.
 
-A study file may be valid and still describe something impossible for any client: 21 weights for a model of 22, or
-gradients for a round that clusters centroids. Nobody would notice before the first ping is refused, or before a line
-learns nonsense. A model that this installation does not know may be a product's own, which cannot be checked any
-further.
+A study file may be valid and still be impossible for any client: 21 weights for a model of 22, or gradients for a
+round that clusters centroids. Without these checks the mistake would show only when the first ping is rejected, or
+when a line learns nonsense. A model unknown to this installation may be a product's own; it isn't checked further.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from fedping.protocol.training import LocalSteps, OwnTraining, Training
 from fedping.protocol.upload import receiving
 
 _NEAR = 0.8
-"""Minimum similarity of a name and its misspelling: one or two letters of ten differ."""
+"""Minimum similarity of a name and its misspelling; at most one or two letters of ten differ."""
 
 
 def check_clients(study: PublicStudy, *, keeps_state: bool = True) -> dict[str, Model[Any]]:
@@ -53,10 +52,10 @@ def check_clients(study: PublicStudy, *, keeps_state: bool = True) -> dict[str, 
 
     Args:
         study: the study to take part in.
-        keeps_state: whether there is a store for a training's state.
+        keeps_state: whether a training's state can be stored.
 
     Raises:
-        InvalidSettings: clients cannot do what a line asks for.
+        InvalidSettings: clients don't support a line's settings.
     """
     return {line.name: _check_public(line, study.pings, keeps_state) for line in study.lines}
 
@@ -86,12 +85,12 @@ def _check_public(line: PublicLine, pings: str, keeps_state: bool) -> Model[Any]
 
 
 def check_buffers(model: Model[Any], training: Training, pipeline: Pipeline) -> None:
-    """Raise if a network's arrays that are not trained, such as batch norm's statistics, would have no useful values.
+    """Raise if a network's untrained arrays, such as batch norm's statistics, would have no useful values.
 
     Args:
         model: the model as published for the training.
-        training: what clients do.
-        pipeline: what the server does.
+        training: the clients' training.
+        pipeline: the server's aggregation and step.
     """
     inner = bare(model)
     whole = inner.whole if isinstance(inner, Part) else inner
@@ -119,7 +118,7 @@ def check_buffers(model: Model[Any], training: Training, pipeline: Pipeline) -> 
 
 
 def check_training(model: Model[Any], training: Training, *, keeps_state: bool = True) -> None:
-    """Raise unless clients of a model can train as asked, and can keep the state of the training."""
+    """Raise unless a model's clients support the training, and can keep its state."""
     traits = traits_of(training) | traits_where({"moves itself": moves_itself(bare(model))})
     check("model", Parts(traits))
     state = algorithm_for(training).init_state(bare(model))
@@ -128,19 +127,19 @@ def check_training(model: Model[Any], training: Training, *, keeps_state: bool =
 
 
 def declared_traits(training: Training) -> Traits:
-    """Return a training's traits, with those that the class of an extension declares."""
+    """Return a training's traits, including those that an extension's class declares."""
     return training.declared_traits if isinstance(training, OwnTraining) else traits_of(training)
 
 
 def wrong_participation(training: Training, share: float, clients: int | None = None) -> Iterator[str]:
-    """Yield advice if a training's ``participation`` is not the share of the clients that take part in a round.
+    """Yield advice if a training's ``participation`` differs from the share of clients that take part in a round.
 
-    SCAFFOLD and FedDyn move what the server keeps by this share.
+    SCAFFOLD and FedDyn change the server's state in proportion to this share.
 
     Args:
-        training: what clients do.
-        share: of the clients that take part.
-        clients: their number, if it is known: a difference of less than one client is none.
+        training: the clients' training.
+        share: share of the clients that take part.
+        clients: number of clients, if known; a difference of less than one client is ignored.
     """
     said = training.settings.get("participation") if isinstance(training, OwnTraining) else None
     if "adds the mean" not in declared_traits(training) or not isinstance(said, int | float):
@@ -154,17 +153,17 @@ def wrong_participation(training: Training, share: float, clients: int | None = 
 
 
 def check_mean(training: Training, traits: Traits, where: str = "") -> None:
-    """Raise unless the server adds the mean of the updates, if the training relies on that.
+    """Raise if the training relies on a server that adds the mean of the updates, but the server doesn't.
 
-    An algorithm that is not installed here declares nothing.
+    An algorithm that is not installed declares no traits.
 
     Args:
-        training: what clients do.
-        traits: of the line or of the experiment.
-        where: begins the sentence of the error.
+        training: the clients' training.
+        traits: traits of the line or of the experiment.
+        where: the beginning of the error's sentence.
 
     Raises:
-        InvalidSettings: something else is added.
+        InvalidSettings: the server adds something else.
     """
     needs = (
         f"the training '{algorithm_name(training)}' needs a server that adds the mean of the updates unchanged, but "
@@ -180,7 +179,7 @@ def check_study(study: Study, own_models: Collection[str] = ()) -> list[str]:
         own_models: names of models that only a product's own clients evaluate.
 
     Raises:
-        InvalidSettings: the clients of a line could not do what it asks for.
+        InvalidSettings: a line's clients don't support its settings.
     """
     found: list[str] = []
     for line in study.lines:
@@ -248,7 +247,7 @@ def _check_line(study: Study, line: Line, own_models: Collection[str]) -> Iterat
 
 
 def _parts_of(study: Study, line: Line) -> Parts:
-    """Return the traits of a line of a new study, extensions' included, and the words of the sentences about it."""
+    """Return the traits of a new study's line, including extensions', and the words for sentences about the line."""
     parts, pipeline, limits = study.parts_of(line), line.pipeline, study.limits
     own: dict[Trait, bool] = {
         "integer weights": bool(line.spec.integer.any()),
@@ -289,7 +288,7 @@ def _check_pings(study: Study, line: Line) -> None:
 
 
 def _check_weights(line: Line, model: Model[Any]) -> None:
-    """Refuse weights that differ from the model's in number, in shape, or in order as far as names show it."""
+    """Raise if weights differ from the model's in number, in shape or, as far as names show it, in order."""
     spec, names = line.spec, model.weight_names
     if spec.m != len(names):
         raise InvalidSettings(
@@ -308,7 +307,7 @@ def _check_weights(line: Line, model: Model[Any]) -> None:
 
 
 def _check_arrays(line: Line, model: OfArrays) -> None:
-    """Refuse blocks that are not the model's arrays; single weights may be renamed, but not take another's place."""
+    """Raise unless the blocks are the model's arrays; single weights may be renamed, but not reordered."""
     spec = line.spec
     arrays, at = {}, 0
     for array in model.arrays:

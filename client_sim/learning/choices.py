@@ -21,7 +21,7 @@ class Choices(Rectangle):
 
     Attributes:
         x: features of each candidate, shape (k, n, c, d).
-        y: which candidate was chosen, shape (k, n); -1 if none was.
+        y: position of the chosen candidate, shape (k, n); -1 without a choice.
         weight: weight of each group, shape (k, n); 0 is padding.
         shown: number of the c candidates that exist, always the first ones, shape (k, n).
     """
@@ -41,20 +41,20 @@ class Choices(Rectangle):
 
     @cached_property
     def chosen(self) -> NDArray[np.intp]:
-        """The chosen candidates' positions among all k · n · c, the first where none was chosen; shape (k · n,)."""
+        """The chosen candidates' positions among all k · n · c, shape (k · n,); the group's first without a choice."""
         first = np.arange(self.y.size) * self.x.shape[2]
         places: NDArray[np.intp] = first + np.maximum(self.y, 0).ravel()
         return places
 
     @cached_property
     def nothing(self) -> NDArray[np.bool_]:
-        """The groups without a chosen candidate, shape (k · n,)."""
+        """Whether each group has no chosen candidate, shape (k · n,)."""
         none: NDArray[np.bool_] = (self.y == NOTHING_CHOSEN).ravel()
         return none
 
     @cached_property
     def absent(self) -> NDArray[np.bool_] | None:
-        """The candidates that do not exist, shape (k, n, c); None if all do."""
+        """Whether each candidate is missing, shape (k, n, c); None if all exist."""
         c = self.x.shape[2]
         return np.arange(c) >= self.shown[..., None] if self.shown.size and self.shown.min() < c else None
 
@@ -74,7 +74,7 @@ class ChoiceData:
 
     Attributes:
         x: features of each candidate, shape (N, c, d).
-        y: which candidate was chosen, shape (N,); -1 if none was.
+        y: position of the chosen candidate, shape (N,); -1 without a choice.
         sizes: number of groups of each client, shape (clients,).
         shown: number of the c candidates that exist, shape (N,); all if None.
         natural_keys: the clients' natural keys, such as users or countries, shape (clients,), or None.
@@ -132,7 +132,7 @@ class ChoiceData:
         return replace(self, x=x)
 
     def pooled(self, clients: Clients | None = None) -> ChoiceData:
-        """Return the choices of all clients, or of some, as if one client had made them."""
+        """Return the choices of all clients, or of some, as those of a single client."""
         everyone = np.repeat(np.arange(len(self)), self.sizes)
         of = slice(None) if clients is None else np.isin(everyone, clients)
         shown = None if self.shown is None else self.shown[of]

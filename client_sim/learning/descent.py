@@ -65,15 +65,15 @@ class GradientAlgorithm:
 class LocalAlgorithm:
     """See :class:`fedping.protocol.training.LocalSteps`.
 
-    A step is moved ← (moved + rate × descent) / (1 + rate μ), and the local weights are fetched + moved. So the
-    proximal term is applied implicitly: at rest, descent = μ × moved, which is FedProx's minimum, and any μ works with
-    any rate.
+    With the local weights fetched + moved, a step is moved ← (moved + rate × descent) / (1 + rate μ). So the proximal
+    term is applied implicitly: when the weights stop moving, descent = μ × moved, which is FedProx's minimum, and any
+    μ works with any rate.
 
     A client optimizer's step follows the gradient of the proximal loss, gradient + μ moved.
 
     Attributes:
         settings: the settings of the training.
-        rates: the step size of each weight, shape (m,), instead of the settings' one.
+        rates: the step size of each weight, shape (m,), in place of that of the settings.
     """
 
     settings: LocalSteps
@@ -88,7 +88,7 @@ class LocalAlgorithm:
         return self.settings.rate if self.rates is None else self.rates
 
     def init_state(self, model: Model[Any]) -> State:
-        """See :meth:`Algorithm.init_state`; the state belongs to an optimizer that lasts between trainings."""
+        """See :meth:`Algorithm.init_state`; only an optimizer that lasts between trainings has a state."""
         if self._stepper is None or not keeps(self.settings.optimizer):
             return NO_STATE
         first = self._stepper.init(1, len(model.weight_names), precision(model))
@@ -97,15 +97,15 @@ class LocalAlgorithm:
     def moved(
         self, model: Model[Any], weights: FloatArray, batch: Batch, keys: Keys, state: State, moved: Floats
     ) -> tuple[Floats, State]:
-        """Continue a training that has moved the weights already.
+        """Continue a training that has already moved the weights.
 
         Args:
-            model: see :meth:`Algorithm.update`, also for all arguments missing here.
-            weights: the fetched weights; ``proximal`` pulls back.
+            model: the model; see :meth:`Algorithm.update`.
+            weights: the fetched weights, to which ``proximal`` pulls back.
             batch: the examples.
             keys: random keys.
             state: the clients' state.
-            moved: each client's movement so far from the fetched weights, shape (k, m); it is not changed.
+            moved: each client's movement so far from the fetched weights, shape (k, m); unchanged by the call.
 
         Returns:
             Each client's movement after its steps, shape (k, m), and the new state.
@@ -171,7 +171,7 @@ class LocalAlgorithm:
     def _stepped(
         self, stepper: Stepper, moved: Floats | None, uphill: Floats, batch: Batch, memory: Memory
     ) -> tuple[Floats, Memory]:
-        """Run a step of the optimizers of clients with examples left; the remaining clients stay unchanged."""
+        """Run an optimizer step for clients with examples left; other clients are unchanged."""
         if moved is not None and self.settings.proximal:
             uphill = uphill + self.settings.proximal * moved
         step, after = stepper.step(uphill, memory)
@@ -186,7 +186,7 @@ class LocalAlgorithm:
         return step, after
 
     def _paces(self, model: Model[Any]) -> tuple[float | FloatArray, float | FloatArray]:
-        """Return the size of a step, and the share of a movement that the proximal term undoes; buffers just move."""
+        """Return the step size and the proximal term's pull per step; buffers have step size 1 and no pull."""
         rate, pull = self._rate, self._rate * self.settings.proximal
         held: NDArray[np.bool_] | None = getattr(model, "buffers", None)
         return (rate, pull) if held is None else (np.where(held, 1.0, rate), np.where(held, 0.0, pull))
@@ -194,7 +194,7 @@ class LocalAlgorithm:
     def _moved_on(
         self, moved: Floats | None, uphill: Floats, batch: Batch, paces: tuple[float | FloatArray, float | FloatArray]
     ) -> Floats:
-        """Run a step of clients with examples left, in place; before the first step all movements are 0."""
+        """Add a step to the movements of clients with examples left, in place; None stands for movements of 0."""
         rate, pull = paces
         uphill *= -rate
         if moved is None:
@@ -208,7 +208,7 @@ class LocalAlgorithm:
 
 
 def _spoil_overflown(moved: Floats, memory: Memory) -> None:
-    """Make a movement non-finite, so that it is refused, where an optimizer's own numbers have overflowed.
+    """Make movements NaN, so that they are rejected, for clients whose optimizer's state has overflowed.
 
     An infinite mean of squares would silently stop all steps.
     """
@@ -223,7 +223,7 @@ def _losses_and_uphill(model: Model[Any], weights: Any, batch: Batch) -> tuple[F
 
 
 def _uphill(model: Model[Any], weights: Any, batch: Batch) -> Floats:
-    """Return the opposite of a step of rate 1, shape (k, m), which is zero for clients without examples left."""
+    """Return the opposite of a step of rate 1, shape (k, m); zero for clients without examples left."""
     if moves_itself(model):
         movements: Floats = cast("MovesItself", model).movements(weights, batch)
         return np.negative(movements, out=movements)

@@ -1,4 +1,4 @@
-"""Lists of items as a batch and as a fleet's data: the examples of models of features."""
+"""Lists of items, the examples of models of features, as a batch and as a fleet's data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ListBatch(Rectangle):
         weight: weight of each list, shape (k, n); 0 is padding.
         shown: the number of items in each list, shape (k, n).
         seen: the number of items that were seen, shape (k, n).
-        pinned: which items the product has pinned, shape (k, n, c).
+        pinned: whether the product has pinned each item, shape (k, n, c).
     """
 
     at: NDArray[np.int32]
@@ -61,7 +61,7 @@ class ListBatch(Rectangle):
 
     @cached_property
     def lists(self) -> Lists:
-        """The k · n lists, client after client; from padding nothing is chosen."""
+        """The k · n lists, client after client; padding has no choice."""
         k, n, c, slots = self.at.shape
         return Lists(
             np.ascontiguousarray(self.at.reshape(k * n, c, slots).transpose(2, 1, 0), dtype=np.intp),
@@ -78,7 +78,8 @@ class ListData:
     """The lists of a whole fleet, client after client: a :class:`fedping.client_sim.learning.batch.ClientData`.
 
     Attributes:
-        at: shape (N, c, S), and the others as in :class:`ListBatch`, shape (N, ...).
+        at: positions of the items' values, shape (N, c, S); the other arrays are those of :class:`ListBatch`, shape (N,
+            ...).
         sizes: the number of lists of each client, shape (clients,).
     """
 
@@ -100,7 +101,7 @@ class ListData:
         return len(self.sizes)
 
     def batch(self, clients: Clients) -> ListBatch:
-        """Return all the lists of these clients; one beyond the last client has none."""
+        """Return all the lists of these clients; a number beyond the last client has no lists."""
         known = np.pad(self.sizes, (0, max(0, int(np.max(clients, initial=-1)) + 1 - len(self))))
         sizes = known[clients]
         first = (np.cumsum(known) - known)[clients]
@@ -125,7 +126,7 @@ class ListData:
         return self.rows(np.flatnonzero(np.ones(len(owner), np.bool_) if clients is None else np.isin(owner, clients)))
 
     def rows(self, which: NDArray[np.intp], sizes: NDArray[np.int64] | None = None) -> ListData:
-        """Return some of the lists, as lists of clients with these numbers of lists; of a single client if None."""
+        """Return selected lists, divided among clients by ``sizes``; None gives all to a single client."""
         return replace(
             self,
             at=self.at[which],
@@ -168,7 +169,7 @@ def list_data(spec: ModelSpec, shown: Sequence[Shown], sizes: Sequence[int] | No
 
 
 def lists_of(slots: Slots, first: NDArray[np.intp], sizes: NDArray[np.intp], y: NDArray[np.intp]) -> ListData:
-    """Return lists of items whose values are known, all of one client, without pins and seen to the end.
+    """Return lists of a single client from the items' values; no items are pinned, and all were seen.
 
     Args:
         slots: the values of all items, list by list.
@@ -183,7 +184,7 @@ def lists_of(slots: Slots, first: NDArray[np.intp], sizes: NDArray[np.intp], y: 
 
 
 def _laid_out(slots: Slots, there: NDArray[np.bool_]) -> tuple[NDArray[np.int32], FloatArray]:
-    """Return slots of shape (S, P) by list, shape (N, c, S); the padding has values of 0.
+    """Return slots of shape (S, P) arranged by list, shape (N, c, S); values of the padding are 0.
 
     Where a slot has one position in all items, the padding has it too, which saves gathering weights.
     """
@@ -202,5 +203,5 @@ def _columns(rows: Sequence[object]) -> Columns:
 
 
 def lists_from(spec: ModelSpec, shown: Sequence[Shown]) -> Lists:
-    """Return lists as :mod:`.vectors` takes them."""
+    """Return lists in the format of :mod:`.vectors`."""
     return list_data(spec, shown).batch(np.arange(len(shown))).lists

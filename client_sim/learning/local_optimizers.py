@@ -1,6 +1,6 @@
 """Client optimizers, which turn gradients into steps: momentum, RMSprop, Adam and RProp, for many clients at once.
 
-The server has optimizers too, which step once per round along the mean of clients' updates. These step many times in
+The server's optimizers step once per round, along the mean of clients' updates. These optimizers step many times in
 between, each along its client's own gradients, and their state stays with the client.
 """
 
@@ -29,7 +29,7 @@ Memory: TypeAlias = Mapping[str, NDArray[Any]]
 
 
 class Stepper(Protocol):
-    """An optimizer. Each of k clients is treated as if it were alone."""
+    """An optimizer, which computes the steps of k clients independently of each other."""
 
     def init(self, clients: int, m: int, dtype: np.dtype[Any]) -> Memory:
         """Return the initial state of the optimizers of a number of clients, with m weights each."""
@@ -41,7 +41,7 @@ class Stepper(Protocol):
 
 
 STEPPERS: Makers[Callable[[Any], Stepper]] = Makers()
-"""The factory of an optimizer, by the type of its settings; plain descent needs none."""
+"""Factories of optimizers, by the type of their settings; plain descent needs no optimizer."""
 
 
 @STEPPERS.of(LocalMomentum)
@@ -115,14 +115,14 @@ class ByAdam:
 class ByRProp:
     """See :class:`fedping.protocol.local_optimizers.LocalRProp`: step = -rate sign(g), the rate adapted by eq. 4.
 
-    As the server's (`fedping.server_jobs.optimize.optimizers`), it takes the step after a change of sign too, with the
-    smaller rate. It only compares, adds and multiplies, and so gives the same bits in any language.
+    Like the server's RProp (`fedping.server_jobs.optimize.optimizers`), it also takes the step after a change of sign,
+    at the smaller rate. It only compares, adds and multiplies, and so gives the same bits in any language.
     """
 
     settings: LocalRProp
 
     def init(self, clients: int, m: int, dtype: np.dtype[Any]) -> Memory:
-        """See :meth:`Stepper.init`; the signs before the first step are 0, so that it has the first rate."""
+        """See :meth:`Stepper.init`; the initial signs are 0, so that the first step has the initial rate."""
         return {
             "rate": np.full((clients, m), self.settings.step.start, dtype),
             "sign": np.zeros((clients, m), np.int8),

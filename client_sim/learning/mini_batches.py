@@ -1,4 +1,4 @@
-"""The examples that each client uses at each step, drawn by the client's own key.
+"""Draws the examples that each client uses at each step, by the client's own key.
 
 A client's draws depend only on its key and its number of examples, not on other clients in the rectangle.
 """
@@ -28,7 +28,7 @@ def shuffled(keys: Keys, weight: FloatArray) -> Positions:
 
 
 def some(keys: Keys, weight: FloatArray, size: int) -> Positions:
-    """Return ``size`` examples of each client drawn without replacement, or all it has, shape (k, size)."""
+    """Return ``size`` examples of each client, drawn without replacement, or all if it has fewer, shape (k, size)."""
     order = shuffled(child_keys(keys, 0), weight)
     return _taken(order, np.zeros(len(keys), np.int64), np.count_nonzero(weight, axis=1), size)
 
@@ -44,9 +44,9 @@ def divided(batch: B, keys: Keys, share: float) -> tuple[B, B]:
 
 
 def share_of(sizes: NDArray[np.int64], share: float) -> NDArray[np.int64]:
-    """Return the number of examples in a share of each client's, shape (k,).
+    """Return the number of examples in a share of each client's examples, shape (k,).
 
-    The share is rounded, but leaves at least one example on either side; a client's only example is among the others.
+    The number is rounded, but leaves at least one example in either part; a client's only example is outside the share.
     """
     rounded = np.floor(share * sizes + 0.5).astype(np.int64)
     found: NDArray[np.int64] = np.minimum(np.maximum(rounded, 1), np.maximum(sizes - 1, 0))
@@ -54,7 +54,7 @@ def share_of(sizes: NDArray[np.int64], share: float) -> NDArray[np.int64]:
 
 
 def _stretch(order: Positions, first: NDArray[np.int64], sizes: NDArray[np.int64]) -> Positions:
-    """Return ``sizes`` of each client's examples from the first ones on, padded with NO_EXAMPLE."""
+    """Return ``sizes`` of each client's examples, beginning at ``first``, padded with NO_EXAMPLE."""
     place = np.arange(int(sizes.max(initial=0)))
     taken = np.take_along_axis(order, np.minimum(first[:, None] + place, max(order.shape[1] - 1, 0)), axis=1)
     return np.where(place < sizes[:, None], taken, NO_EXAMPLE)
@@ -97,12 +97,12 @@ def local_steps(
     Args:
         batch: all the examples of the clients.
         keys: a random key for each client, shape (k,).
-        steps: the number of steps of every client with examples; either it or ``epochs``.
-        epochs: number of passes over a client's examples; a client with more of them takes more steps.
+        steps: the number of steps of every client with examples; give either this or ``epochs``.
+        epochs: number of passes over a client's examples; a client with more examples takes more steps.
         size: the number of examples of a step; all if None.
 
     Yields:
-        The examples of the step, and which clients take it, shape (k,): the others have no examples in it.
+        The examples of the step, and whether each client takes it, shape (k,); other clients have no examples in it.
 
     Raises:
         UnfitTable: both or none of steps and epochs are given.

@@ -1,4 +1,4 @@
-"""The interface of a model to everything else that learns."""
+"""The interface of models, which all learning code uses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ B_contra = TypeVar("B_contra", bound=Batch, contravariant=True)
 DOUBLE = np.dtype(np.float64)
 
 Projections: TypeAlias = Callable[[NDArray[np.intp]], Projection | Factors]
-"""From the positions of clients in a fleet to what they can send: a projection, or factors to train."""
+"""Function from clients' positions in a fleet to the structure of their updates: a projection, or factors."""
 
 
 class Model(Protocol[B_contra]):
@@ -32,7 +32,7 @@ class Model(Protocol[B_contra]):
     mean divides by the number of examples, not by the sum of their weights. Methods return new arrays, which the caller
     may change.
 
-    A model needs no more than this. It may also implement :class:`GivesBoth`, :class:`GivesScores`,
+    These methods are sufficient. A model may also implement :class:`GivesBoth`, :class:`GivesScores`,
     :class:`MovesItself`, :class:`KnowsStarts`, :class:`HasPrecision`, :class:`HasBounds` or :class:`Mixes`.
     """
 
@@ -70,12 +70,12 @@ class GivesBoth(Protocol):
 
 @runtime_checkable
 class GivesScores(Protocol):
-    """A classifier that knows the scores behind its probabilities, which keep their order where those round to 1."""
+    """A classifier that knows the scores behind its probabilities; scores differ even if probabilities round to 1."""
 
     def predictions_and_scores(self, weights: FloatArray, batch: Any) -> tuple[FloatArray, FloatArray | None]:
         """Return the results of :meth:`Model.predict`, and for two classes the log-odds of class 1, shape (k, n).
 
-        The scores are None for more classes, and if only the probabilities are known.
+        The scores are None for more than two classes, and if only the probabilities are known.
         """
         ...
 
@@ -109,7 +109,7 @@ class HasPrecision(Protocol):
 
     @property
     def floats_per_example(self) -> int:
-        """The numbers that it holds per example while working on it, without the example itself."""
+        """The number of values in memory per example during a computation, without the example itself."""
         ...
 
 
@@ -118,11 +118,11 @@ class HasBounds(Protocol):
     """A model whose spec has constraints, which hold for clients' own weights as well."""
 
     def within(self, weights: Floats, free: NDArray[np.bool_]) -> Floats:
-        """Return weights that the constraints allow, near these; both of shape (k, m).
+        """Return weights near ``weights`` that the constraints allow, shape (k, m).
 
         Args:
             weights: the clients' weights.
-            free: which of them may be moved, shape (m,); the others belong to a version, and stay unchanged.
+            free: whether each weight may be moved, shape (m,); the others belong to a version and are unchanged.
         """
         ...
 
@@ -131,27 +131,27 @@ class HasBounds(Protocol):
 class Mixes(Protocol):
     """A model of :class:`fedping.client_sim.learning.batch.Examples` whose predictions can be mixed with others.
 
-    The loss of a mixture is its prediction's loss, a square or a cross-entropy, so the model only has to give the
+    The loss of a mixture is its prediction's loss, a square or a cross-entropy, so the model only needs to return the
     gradient of its predictions. A model that predicts probabilities has the number of classes as ``classes``.
     """
 
     @property
     def features(self) -> int:
-        """How many features an example has."""
+        """The number of features of an example."""
         ...
 
     def pulled(self, weights: FloatArray, batch: Any, pulls: FloatArray) -> Floats:
-        """Return the gradient by the weights of the sum of the predictions times ``pulls``, shape (k, m).
+        """Return the weights' gradient of the sum of predictions times ``pulls``, shape (k, m).
 
         Args:
             weights: see :class:`Model`.
             batch: the examples.
-            pulls: a number for each one that :meth:`Model.predict` returns, shape (k, n) or (k, n, c).
+            pulls: a number for each prediction of :meth:`Model.predict`, shape (k, n) or (k, n, c).
         """
         ...
 
     def penalty(self, weights: FloatArray, batch: Any, l2: float | None = None) -> tuple[FloatArray, Floats]:
-        """Return the model's own penalty, or with another strength ``l2``, shape (k,), and its gradient, (k, m)."""
+        """Return the model's own penalty, shape (k,), and its gradient, shape (k, m); ``l2`` overrides its strength."""
         ...
 
 
@@ -196,7 +196,7 @@ def has_bounds(model: Any) -> TypeGuard[HasBounds]:
 
 
 def precision(model: Model[Any]) -> np.dtype[Any]:
-    """Return the precision of clients' own weights: double unless the model sets another."""
+    """Return the precision of clients' own weights: double unless the model sets another precision."""
     return model.dtype if has_precision(model) else DOUBLE
 
 
@@ -242,7 +242,7 @@ class Projected(Around):
     projection: Projection
 
     def gradients(self, weights: FloatArray, batch: Any) -> Floats:
-        """See :meth:`Model.gradients`; these are projected."""
+        """See :meth:`Model.gradients`; the gradients are projected."""
         return self.projection(self.model.gradients(weights, batch))
 
     def losses_and_gradients(self, weights: FloatArray, batch: Any) -> tuple[FloatArray, Floats]:
@@ -265,7 +265,7 @@ class Factored(Around):
 
     @property
     def start(self) -> FloatArray:
-        """See :attr:`Model.start`; each client's own, shape (k, f)."""
+        """See :attr:`Model.start`; each client has its own start, shape (k, f)."""
         return self.factors.start
 
     def losses(self, weights: FloatArray, batch: Any) -> FloatArray:
@@ -273,11 +273,11 @@ class Factored(Around):
         return self.model.losses(self._whole(weights), batch)
 
     def gradients(self, weights: FloatArray, batch: Any) -> Floats:
-        """See :meth:`Model.gradients`; by the factors, shape (k, f)."""
+        """See :meth:`Model.gradients`; derivatives are by the factors, shape (k, f)."""
         return self.factors.gradients(weights, self.model.gradients(self._whole(weights), batch))
 
     def losses_and_gradients(self, weights: FloatArray, batch: Any) -> tuple[FloatArray, Floats]:
-        """See :meth:`GivesBoth.losses_and_gradients`; the gradients are by the factors."""
+        """See :meth:`GivesBoth.losses_and_gradients`; derivatives are by the factors."""
         losses, gradients = losses_and_gradients(self.model, self._whole(weights), batch)
         return losses, self.factors.gradients(weights, gradients)
 

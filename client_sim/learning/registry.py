@@ -1,6 +1,6 @@
-"""The models by name: from a model spec to the model that clients train, and back.
+"""The models by name: builds the model that clients train from a model spec, and a spec from a model.
 
-Adding a model takes a file in `models/` and a line in ``LEARNERS``; or use the model ``own``, without any change here.
+To add a model, add a file in `models/` and a line in ``LEARNERS``. The model ``own`` needs no change here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from fedping.protocol.spec import Constraint, Kind, ModelSpec, Step, Weight
 from fedping.protocol.training import Training
 
 Learner: TypeAlias = Callable[[Settings], Model[Any]]
-"""Maps settings to a model; they include ``margin`` and ``epsilon`` of the spec."""
+"""Function from settings, which include the spec's ``margin`` and ``epsilon``, to a model."""
 
 LEARNERS: dict[str, Learner] = {
     linear_regression.NAME: linear_regression.linear_regression,
@@ -60,24 +60,24 @@ LEARNERS: dict[str, Learner] = {
 }
 
 NETWORKS = (images.NAME, text.LSTM, text.TRANSFORMER)
-"""The networks written with JAX that are built in."""
+"""The built-in networks, which are written with JAX."""
 
 OWN_CODE = frozenset({own_loss.NAME, jax_loss.NAME})
 """The models that run Python code named in their settings."""
 
 
 def is_network(name: str) -> bool:
-    """Return whether an extension has a network of that name; only names that are not built in import extensions."""
+    """Return whether an extension has a network of that name; extensions are not imported for a built-in name."""
     return name not in LEARNERS and registered("model", name) is not None
 
 
 def is_examples_model(name: str) -> bool:
-    """Return whether clients have the model of that name without code that the file or the server names."""
+    """Return whether clients have the model of that name without running code that a file or the server names."""
     return (name in LEARNERS and name not in OWN_CODE) or is_network(name)
 
 
 def is_ranking_model(name: str) -> bool:
-    """Return whether the model of that name ranks pages; only names that are not built in import extensions."""
+    """Return whether the model of that name ranks pages; extensions are not imported for a built-in name."""
     return name in MODELS or (name not in LEARNERS and registered("ranking_model", name) is not None)
 
 
@@ -87,13 +87,14 @@ def model_names() -> tuple[str, ...]:
 
 
 def learner_for(spec: ModelSpec, training: Training | None = None) -> Model[Any]:
-    """Return the model of a spec's name and settings, as clients with a training share it (:func:`with_more`).
+    """Return the model of a spec's name and settings, in the form that a training's clients share (:func:`with_more`).
 
-    If clients have their own weights, the model knows the spec's constraints, which hold for these too. Training starts
-    at the spec's weights; the model's own :attr:`Model.start` is only what :func:`model_spec` proposes.
+    If clients have their own weights, the model knows the spec's constraints, which also hold for these weights.
+    Training starts at the spec's weights; the model's own :attr:`Model.start` is only the proposal of
+    :func:`model_spec`.
 
     Raises:
-        InvalidSettings: there is no such model, a setting is missing, unknown or invalid, or the resulting model has
+        InvalidSettings: the model is unknown, a setting is missing, unknown or invalid, or the resulting model has
             another number of weights than the spec.
     """
     model = model_of(spec) if training is None else with_more(model_of(spec), training)
@@ -106,7 +107,7 @@ def learner_for(spec: ModelSpec, training: Training | None = None) -> Model[Any]
 
 
 def model_of(spec: ModelSpec) -> Model[Any]:
-    """Return the model of a spec's name and settings, with any weights; raise as :func:`learner_for`."""
+    """Return the model of a spec's name and settings, whatever its weights; raise the errors of :func:`learner_for`."""
     if spec.model == FEATURES:
         return feature_ranking(spec)
     return _built(spec.model, spec.settings, spec.margin, spec.epsilon)
@@ -125,22 +126,23 @@ def model_spec(
     epsilon: float = 1.0,
     training: Training | None = None,
 ) -> ModelSpec:
-    """Return the spec of a model, with weight names and start from the model and the rest from the arguments.
+    """Return the spec of a model: weight names and start come from the model, the rest from the arguments.
 
     Args:
-        model: its name in ``LEARNERS``.
+        model: the model's name in ``LEARNERS``.
         settings: the model's own settings.
         name: the name of the spec; the model's if None.
         start: the weights of version 0, shape (m,), instead of the model's own.
-        step: the step sizes of every weight, or of each, for RProp; if not given, from 0.1, at least 1e-6, at most 50.
+        step: step sizes for RProp, shared by all weights or one for each; by default from 0.1, at least 1e-6, at most
+            50.
         integer: whether the weights are published as whole numbers.
-        constraints: what must hold between the weights.
+        constraints: the constraints on the weights.
         margin: Δ of the ranking loss.
         epsilon: ε of finite differences.
         training: the clients' training, which may need additional arrays after the weights, or leave blocks with them.
 
     Raises:
-        InvalidSettings: as :func:`learner_for`; or the number of start weights differs from the model's.
+        InvalidSettings: the reasons of :func:`learner_for`; or the number of start weights differs from the model's.
     """
     built = _built(model, settings or {}, margin, epsilon)
     whole = built if training is None else with_more(built, training)
@@ -186,7 +188,7 @@ def _built(name: str, settings: Mapping[str, Setting], margin: float, epsilon: f
 
 
 def _weights(model: Model[Any], start: ArrayLike | None, step: Step | Sequence[Step], integer: bool) -> dict[str, Any]:
-    """Return the fields ``weights`` or ``blocks`` of a spec: blocks where the model says how its arrays begin."""
+    """Return the field ``weights`` or ``blocks`` of a spec: blocks if the model defines the start of its arrays."""
     if start is None and isinstance(model, OfArrays) and isinstance(step, Step):
         return {"blocks": tuple(replace(block, step=step, integer=integer) for block in model.arrays)}
     values = np.asarray(model.start if start is None else start, dtype=np.float64)
@@ -203,6 +205,6 @@ def _weights(model: Model[Any], start: ArrayLike | None, step: Step | Sequence[S
 
 
 def _kind(name: str) -> Kind:
-    """Return the kind of a weight: frecency's weights have it at the end of their name."""
+    """Return the kind of a weight, which frecency's weights have at the end of their names."""
     kinds: dict[str, Kind] = {"Cutoff": "cutoff", "BucketWeight": "bucket_weight", "Bonus": "bonus"}
     return next((kind for end, kind in kinds.items() if name.endswith(end)), "coefficient")

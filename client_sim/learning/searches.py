@@ -11,7 +11,7 @@ from fedping.client_sim.learning.batch import NO_EXAMPLE, Clients, FloatArray
 from fedping.client_sim.models import PageTable, Searches
 
 BYTES_A_PAGE = 100
-"""Approximate size of a page in a table."""
+"""Approximate size of a page in a table, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class ClientSearches:
 
     @property
     def weight(self) -> FloatArray:
-        """1 for each search, 0 for padding, shape (k, n)."""
+        """The weight of each search: 1, or 0 for padding, shape (k, n)."""
         there: FloatArray = (self.rows != NO_EXAMPLE).astype(np.float64)
         return there
 
     @property
     def y(self) -> NDArray[np.int64]:
-        """The position of the chosen candidate, shape (k, n); -1 where nothing was chosen, and in padding."""
+        """The position of the chosen candidate, shape (k, n); -1 without a choice, and in padding."""
         if not len(self.searches):
             return np.full(self.rows.shape, -1)
         return np.where(self.rows != NO_EXAMPLE, self.searches.chosen[self.rows], -1)
@@ -59,12 +59,12 @@ class ClientSearches:
         return ClientSearches(self.pages, self.searches, np.where(examples == NO_EXAMPLE, NO_EXAMPLE, taken))
 
     def one(self, client: int) -> ClientSearches:
-        """Return only one client."""
+        """Return the batch of a single client."""
         return ClientSearches(self.pages, self.searches, self.rows[client : client + 1])
 
     @property
     def there(self) -> tuple[NDArray[np.intp], Searches]:
-        """The client of each search without padding, in row order, and those searches."""
+        """The searches without padding, in row order, after the client of each."""
         client, place = np.nonzero(self.rows != NO_EXAMPLE)
         rows = self.rows[client, place]
         if len(rows) and (np.diff(rows) == 1).all():  # contiguous: no copy
@@ -94,7 +94,7 @@ class SearchData:
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """How many searches each client has, shape (clients,)."""
+        """The number of searches of each client, shape (clients,)."""
         return np.bincount(self.client, minlength=self.clients).astype(np.int64)
 
     def batch(self, clients: Clients) -> ClientSearches:

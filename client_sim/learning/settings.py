@@ -58,7 +58,7 @@ class Settings:
         return value
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
-        """Return one of the choices, the first if it is not given."""
+        """Return one of the choices; the first by default."""
         value = self._value(name, choices[0], "")
         if value not in choices:
             raise self._odd(name, value, " or ".join(f"'{choice}'" for choice in choices))
@@ -76,7 +76,7 @@ class Settings:
         return name in self._given
 
     def refuse_others(self) -> None:
-        """Raise if a setting was given that the model does not have."""
+        """Raise if a setting was given that the model doesn't have."""
         for name in self._given:
             if name not in self._asked:
                 there = did_you_mean(name, self._asked) or f"; it has {', '.join(self._asked) or 'none'}"

@@ -1,4 +1,4 @@
-"""The state that clients keep from one training to the next; it stays with the client and never travels.
+"""The state that clients keep from one training to the next, which is never sent.
 
 A client algorithm defines the state (:class:`fedping.client_sim.learning.algorithms.Algorithm`). This module stores it
 for many simulated clients, in memory or in a file that outlives the process. A browser keeps it in its own storage.
@@ -25,7 +25,7 @@ from fedping.protocol.errors import FedpingError
 ClientNumbers: TypeAlias = NDArray[np.integer[Any]]
 
 MOST_BYTES = 2**28
-"""Limit on the state of a single client."""
+"""Maximum bytes of a single client's state."""
 
 _AT_A_TIME = 500
 """Rows per statement: fewer than the limit of any SQLite."""
@@ -35,11 +35,11 @@ class ClientStates(Protocol):
     """A store of clients' states. A client is a number; its state is the last one saved."""
 
     def load(self, clients: ClientNumbers) -> State:
-        """Return these clients' state, arrays of shape (k, ...); a client that has saved none has the first state."""
+        """Return these clients' state, arrays of shape (k, ...); a client without a saved state has the first state."""
         ...
 
     def save(self, clients: ClientNumbers, state: State) -> None:
-        """Save the state of these clients, which all differ.
+        """Save the state of these clients, each of which occurs once.
 
         Raises:
             FedpingError: the arrays' names or shapes differ from the first state's, or a value is not finite.
@@ -48,7 +48,7 @@ class ClientStates(Protocol):
 
 
 StatesOf: TypeAlias = Callable[[str, State], ClientStates]
-"""Maps the owner (a study's line, its training) and the initial state to the store."""
+"""Function from an owner (a study's line and its training) and the initial state to the store."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class MemoryStates:
                 rows[places] = state[name]
 
     def snapshot(self) -> State:
-        """Return the state of all clients that have any: their numbers as ``clients``, each array as ``of_<name>``."""
+        """Return all saved states: the clients' numbers as ``clients``, each array as ``of_<name>``."""
         with self._lock:
             count = len(self._place)
             rows = {f"of_{name}": rows[:count].copy() for name, rows in self._rows.items()}
@@ -127,8 +127,8 @@ class StateFile:
     """The state of clients of any number of owners in one SQLite file, consistent after every save and after a kill.
 
     It has a row for each client that has trained, with a checksum of the owner, the client and the state. All rows are
-    verified when the file is opened, because a row with a damaged key would not be missed later. :meth:`of` is a
-    :data:`StatesOf`.
+    verified when the file is opened, because later nothing would reveal that a row with a damaged key is missing.
+    :meth:`of` is a :data:`StatesOf`.
 
     Raises:
         FedpingError: the file is not a state file, is damaged, was written by a later version, or is open in another
@@ -137,7 +137,7 @@ class StateFile:
 
     def __init__(self, path: Path) -> None:
         self._path, self._lock, self._is_ours = path, Lock(), False
-        self._layouts: dict[str, str] = {}  # of the owners that were asked for
+        self._layouts: dict[str, str] = {}  # layouts of the requested owners
         with self._told():
             self._file = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
@@ -164,9 +164,9 @@ class StateFile:
             self._file.create_function("is_whole", 4, _is_whole, deterministic=True)
 
     def _bring_up_to_date(self) -> None:
-        """Add checksums to the rows of a file that was written before there were any.
+        """Add checksums to the rows of a file of an earlier version, which had none.
 
-        A file with tables has lost its number, and is verified unchanged.
+        A file without a version number that already has checksums has lost its number, and is verified unchanged.
         """
         with self.rows() as file:
             (number,) = file.execute("PRAGMA user_version").fetchone()
@@ -193,7 +193,7 @@ class StateFile:
             raise self.damaged()
 
     def of(self, owner: str, first: State) -> ClientStates:
-        """Return the state that belongs to an owner.
+        """Return the store of an owner's state.
 
         Raises:
             FedpingError: the owner's stored state has other names or shapes.
@@ -213,9 +213,9 @@ class StateFile:
         return _InFile(self, number, f"{owner} {layout}", checked_first(first))
 
     def begins_afresh(self, whose: str) -> bool:
-        """Return whether an owner whose name begins so has kept state, and another such owner now takes its place.
+        """Return whether an owner with this prefix has saved state, but a new owner with the prefix takes its place.
 
-        The other one has been asked for since the file was opened, and has kept nothing yet.
+        The new owner was requested since the file was opened, and has saved nothing yet.
         """
         with self.rows() as file:
             found = file.execute(
@@ -227,7 +227,7 @@ class StateFile:
 
     @contextmanager
     def rows(self) -> Iterator[sqlite3.Connection]:
-        """Yield the connection inside a transaction, so that either everything is kept or nothing."""
+        """Yield the connection inside a transaction, so that either everything is saved or nothing."""
         with self._lock, self._told():
             self._file.execute("BEGIN IMMEDIATE")
             try:
@@ -255,7 +255,7 @@ class StateFile:
     def _told(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, UnicodeDecodeError) as error:  # what SQLite quotes of a damaged file may be no text
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite's quote of a damaged file may not be text
             if "locked" in str(error):
                 raise FedpingError(
                     f"{self._path} is in use by another process; wait for it, or give another file"
@@ -271,14 +271,13 @@ class StateFile:
 
 
 def open_states(path: Path) -> tuple[StateFile, Path | None]:
-    """Open a state file; one that is damaged is kept aside, and clients begin afresh.
+    """Open a state file; a damaged one is renamed, and clients begin with the first state.
 
     Returns:
-        The file, and where the damaged one is now; None if it was not.
+        The file, and the new path of a damaged one; None if the file wasn't damaged.
 
     Raises:
-        FedpingError: as :class:`StateFile`, if the file is no state file, is of a later version or is open in another
-            process.
+        FedpingError: the file isn't a state file, was written by a later version, or is open in another process.
     """
     try:
         return StateFile(path), None
@@ -339,7 +338,7 @@ class _InFile:
 
 
 _FORMAT = 1
-"""The file's format, as its `user_version`; 0 is from before rows had a checksum."""
+"""The file's format, stored as its `user_version`; 0 is the format without checksums."""
 
 _TABLES = {
     "owners": "(owner TEXT PRIMARY KEY, layout TEXT NOT NULL)",
@@ -353,10 +352,10 @@ _SEAL = 4
 
 
 def _was_state_file(path: Path) -> bool:
-    """Return whether a file whose tables SQLite cannot read is a state file that was damaged.
+    """Return whether a file whose tables SQLite can't read is a damaged state file.
 
-    It is a state file if it begins like SQLite's files, up to a byte or two, and its first page has exactly the tables
-    of a state file, in SQLite's own words. A file in doubt is left in place.
+    It is one if it begins like an SQLite file, up to a byte or two, and its first page has exactly the table
+    definitions of a state file, as SQLite stores them. In doubt, the file is left in place.
     """
     try:
         with path.open("rb") as file:
@@ -372,12 +371,12 @@ _MAGIC, _PAGE = b"SQLite format 3\0", 4096
 
 
 def _sealed(owner: int, client: int, state: bytes, whose: str) -> bytes:
-    """Return a state with the checksum of the state and of its owner and client."""
+    """Return a state with a checksum of the state, its owner and its client."""
     return state + zlib.crc32(state, zlib.crc32(f"{owner} {client} {whose}".encode())).to_bytes(_SEAL, "little")
 
 
 def _is_whole(owner: int, client: int, row: object, whose: str | None) -> bool:
-    """Return whether a row is as saved; its column may hold anything, and its owner may be missing."""
+    """Return whether a row has its correct checksum; its column may hold anything, and its owner may be missing."""
     return isinstance(row, bytes) and whose is not None and row == _sealed(owner, client, row[:-_SEAL], whose)
 
 

@@ -1,7 +1,7 @@
-"""Client algorithms of a user's own that are written step by step for one client, in JAX.
+"""A user's own client algorithms, written step by step for one client, in JAX.
 
-Compiled rounds run such an algorithm inside. Everywhere else its functions run for all clients of a batch at once, with
-the model's gradients, so there is one source for both.
+Compiled rounds include such an algorithm in their program. Elsewhere its functions run for all clients of a batch at
+once, with the model's gradients, so that the same source serves both.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 class Stepwise:
     """A client algorithm as functions of one client's arrays, written with ``jax.numpy``.
 
-    A subclass has four methods, and ``init_state(model)`` if clients keep something:
+    A subclass has four methods, and ``init_state(model)`` if clients keep a state:
 
-    - ``begin(weights, state)`` returns what a client works on during a training, a dict of arrays;
+    - ``begin(weights, state)`` returns ``local``, a dict of arrays that a client changes during a training;
     - ``at(weights, local)`` returns the weights at which the gradient is taken, shape (m,);
     - ``step(weights, local, gradient)`` returns the next ``local``;
     - ``end(weights, local, state)`` returns the update, which the server adds, and the next state.
 
-    ``weights`` are the fetched ones, in the model's precision. A client without examples sends zeros and keeps its
-    state.
+    ``weights`` are the fetched weights, in the model's precision. A client without examples sends zeros, and its state
+    is unchanged.
 
     Attributes:
-        steps: the number of steps; either it or ``epochs``.
+        steps: the number of steps; give either this or ``epochs``.
         epochs: number of passes over a client's examples.
         batch: the examples of a step, drawn without replacement in each epoch; all if None.
     """
@@ -57,7 +57,7 @@ class Stepwise:
         raise NotImplementedError
 
     def at(self, weights: Any, local: dict[str, Any]) -> Any:
-        """Return the weights to take the gradient at."""
+        """Return the weights at which the gradient is computed."""
         raise NotImplementedError
 
     def step(self, weights: Any, local: dict[str, Any], gradient: Any) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class Stepwise:
     def update(
         self, model: Model[Any], weights: FloatArray, batch: Batch, keys: Keys, state: State
     ) -> tuple[Floats, State]:
-        """See :meth:`fedping.client_sim.learning.algorithm.Algorithm.update`; outside compiled rounds."""
+        """See :meth:`fedping.client_sim.learning.algorithm.Algorithm.update`; not used in compiled rounds."""
         import jax
         from jax import numpy as jnp
 
@@ -107,10 +107,10 @@ class Stepwise:
 
 
 def called(algorithm: Stepwise, method: str, weights: Any, *arguments: Any) -> Any:
-    """Return what a method of an algorithm returns for one client, while JAX traces it.
+    """Return the result of an algorithm's method for one client, while JAX traces it.
 
     Raises:
-        InvalidSettings: JAX cannot compile it, or it returns arrays of other names or shapes than expected.
+        InvalidSettings: JAX can't compile the method, or it returns arrays of other names or shapes than expected.
     """
     try:
         found = getattr(algorithm, method)(weights, *arguments)

@@ -1,4 +1,4 @@
-"""Study files whose specs leave out what follows from the model: its arrays, as blocks."""
+"""Reads study files whose specs leave out the blocks, which follow from the model's arrays."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def study_from_toml(path: Path, *, new: bool = False) -> Study:
 
 
 def study_as_written(path: Path) -> Study:
-    """Read a study file, with the parts that it turns off; see :func:`fedping.protocol.study.study_as_written`."""
+    """Read a study file, including the parts that it turns off; see :func:`fedping.protocol.study.study_as_written`."""
     return studies.study_as_written(path, filled_in=with_blocks)
 
 
 def with_blocks(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a study's tables with the blocks of each line whose spec has none, and the hash of a network's code.
+    """Return a study's tables, with blocks added to each spec without any, and the hash of a network's code.
 
     Raises:
         InvalidSettings: a setting of such a model is missing or invalid.
@@ -51,7 +51,7 @@ def spec_with_blocks(spec: Mapping[str, Any], training: Any) -> Mapping[str, Any
 
     Args:
         spec: the table.
-        training: the table of the clients' training, which may leave blocks with them, or add some.
+        training: the table of the clients' training, which may keep blocks local, or add blocks.
     """
     name, settings = spec.get("model"), spec.get("settings", {})
     if not isinstance(name, str) or not isinstance(settings, Mapping) or spec.get("weights") or spec.get("blocks"):

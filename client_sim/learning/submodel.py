@@ -1,7 +1,7 @@
-"""Some of a model's arrays as a smaller model, given the values of the others.
+"""Some of a model's arrays as a smaller model, with the other arrays fixed.
 
-They divide a model in two: the shared part, and the part that stays with a client. Either part can be trained while the
-other stays fixed.
+A model is divided in two: the shared part, and the part that stays with a client. Either part can be trained while the
+other is fixed.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ class ModelOfArrays(Model[Any], Protocol):
 
 @runtime_checkable
 class Reduces(Protocol):
-    """A model whose parts are smaller models on other examples while the rest is fixed."""
+    """A model whose parts, with the rest fixed, are smaller models on other examples."""
 
     def reduced(self, names: frozenset[str], others: Floats, batch: Any) -> tuple[Model[Any], Any] | None:
-        """Return the model of the arrays of these names and its examples; None if it knows none.
+        """Return the model of the arrays of these names and its examples; None if there is no smaller model.
 
-        The gradients have to equal the whole model's, and the losses may differ by terms that these arrays do not
-        change.
+        The gradients have to equal the whole model's. The losses may differ by terms that don't depend on these
+        arrays.
 
         Args:
-            names: the arrays that are its weights.
-            others: the values of the others in wire order, shape (l,), or each client's, shape (k, l).
+            names: the arrays that are the smaller model's weights.
+            others: the values of the other arrays in wire order, shape (l,), or each client's, shape (k, l).
             batch: the examples of the whole model.
         """
         ...
@@ -60,7 +60,7 @@ class Reduces(Protocol):
 
 @dataclass(frozen=True)
 class Part(OfArrays):
-    """A model of some of another model's arrays, given the values of the others.
+    """A model of some of another model's arrays, with the other arrays fixed.
 
     Attributes:
         whole: the complete model, of M weights.
@@ -89,13 +89,13 @@ class Part(OfArrays):
 
     @property
     def buffers(self) -> NDArray[np.bool_] | None:
-        """Which weights are not trained, shape (m,); None if all are."""
+        """Whether each weight is untrained, shape (m,); None if all are trained."""
         of_whole: NDArray[np.bool_] | None = getattr(self.whole, "buffers", None)
         return None if of_whole is None else of_whole[self.mine]
 
     @cached_property
     def mine(self) -> NDArray[np.bool_]:
-        """Which weights of the whole model are this one's, shape (M,)."""
+        """Whether each weight of the whole model belongs to this part, shape (M,)."""
         return np.repeat(
             [array.name in self.names for array in self.whole.arrays],
             [int(np.prod(array.shape)) for array in self.whole.arrays],
@@ -136,7 +136,7 @@ class Part(OfArrays):
 
     @cached_property
     def _at(self) -> slice | NDArray[np.bool_]:
-        """Where this part's weights are: a slice if they are neighbours, which is quicker."""
+        """The positions of this part's weights in the whole model; a slice, which is faster, if they are adjacent."""
         places = np.flatnonzero(self.mine)
         if len(places) and places[-1] - places[0] + 1 == len(places):
             return slice(int(places[0]), int(places[-1]) + 1)
@@ -144,15 +144,15 @@ class Part(OfArrays):
 
 
 def shared_part(model: Model[Any], local: Sequence[str]) -> Part:
-    """Return a model without its local blocks, which are fixed at their start.
+    """Return a model without its local blocks, which are fixed at their start values.
 
     Args:
         model: the whole model.
-        local: the names of the blocks that are not shared, or of layers, whose blocks have names such as ``head.bias``.
+        local: the names of the local blocks, or of layers, such as ``head`` for ``head.bias``.
 
     Raises:
-        InvalidSettings: no block of the model can stay, or none has such a name, or all would stay, or they are too
-            large; or it moves its weights itself.
+        InvalidSettings: the model has no blocks that can be local, or none of such a name; all blocks would be local,
+            or they are too large; or the model moves its weights itself.
     """
     if not isinstance(model, OfArrays) or not hasattr(model, "gradients"):
         raise InvalidSettings(
@@ -187,6 +187,6 @@ def shared_part(model: Model[Any], local: Sequence[str]) -> Part:
 
 
 def reduced(whole: ModelOfArrays, names: frozenset[str], others: Floats, batch: Any) -> tuple[Model[Any], Any]:
-    """Return a model of some arrays, given the others, and its examples: the smallest that the whole model knows."""
+    """Return the smallest model of some arrays, with the others fixed, that the whole model knows, and its examples."""
     found = whole.reduced(names, others, batch) if isinstance(whole, Reduces) else None
     return found or (Part(whole, names, others), batch)

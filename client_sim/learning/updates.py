@@ -1,4 +1,4 @@
-"""Computes clients' updates from a line's training, a model, fetched weights and examples: the only place for this.
+"""Computes clients' updates from a line's training, a model, fetched weights and examples.
 
 The laboratory, a fleet and a simulated study all get their updates from :func:`updates_of_fleet`, which processes many
 clients in blocks of bounded memory; :func:`cohort_updates` processes one block.
@@ -45,7 +45,7 @@ from fedping.protocol.local_optimizers import LocalDescent
 from fedping.protocol.training import LocalSteps, OneGradient, Training
 
 MOST_BYTES = 8 * 2**20
-"""Measured: large enough that NumPy's overhead does not show, small enough for a processor's cache."""
+"""Default size of a block in bytes. Measured: NumPy's overhead is negligible, and a block fits a processor's cache."""
 
 
 class CohortUpdates(NamedTuple):
@@ -66,10 +66,10 @@ class UpdateBlock(NamedTuple):
     """The updates of some of the requested clients.
 
     Attributes:
-        at: their positions in ``clients``, shape (b,).
+        at: the clients' positions in ``clients``, shape (b,).
         updates: directions that the server adds, shape (b, m).
         losses: losses at the fetched weights, shape (b,); NaN if not requested.
-        sends: which of them send their update, shape (b,); None if all do.
+        sends: whether each client sends its update, shape (b,); None if all do.
     """
 
     at: NDArray[np.intp]
@@ -78,7 +78,7 @@ class UpdateBlock(NamedTuple):
     sends: NDArray[np.bool_] | None = None
 
     def sent(self) -> UpdateBlock:
-        """Return only those that send their update."""
+        """Return the updates of only the clients that send them."""
         if self.sends is None:
             return self
         return UpdateBlock(self.at[self.sends], self.updates[self.sends], self.losses[self.sends])
@@ -98,18 +98,17 @@ def cohort_updates(
 ) -> CohortUpdates:
     """Return the updates and losses of k clients.
 
-    Each client's update is as if it were alone, up to rounding: it depends only on its own examples, key and state.
+    Up to rounding, each client's update depends only on its own examples, key and state.
 
     Args:
         model: the model to train.
-        training: what a client does.
-        weights: the fetched weights, shape (m,); or what each client begins with, shape (k, m).
+        training: the clients' training.
+        weights: the fetched weights, shape (m,); or each client's initial weights, shape (k, m).
         batch: all the examples of the clients.
         keys: a random key for each client, shape (k,).
         state: the clients' state, arrays of shape (k, ...).
         version: the number of the fetched version.
-        projection: what the clients can send of their gradients, or the factors that they train, for structured
-            training.
+        projection: for structured training, the projection of the clients' gradients, or the factors that they train.
         losses: whether to compute losses.
 
     Returns:
@@ -117,8 +116,7 @@ def cohort_updates(
 
     Raises:
         Diverged: an update is not finite.
-        FedpingError: the examples or the updates do not fit the model, or the training is structured and there is no
-            projection.
+        FedpingError: the examples or the updates don't fit the model, or a structured training has no projection.
     """
     weights = np.asarray(weights, np.float64)
     whole, model, algorithm = model, bare(model), algorithm_for(training, version)
@@ -160,11 +158,11 @@ def personal_losses(
     *,
     held_out: Batch | None = None,
 ) -> FloatArray:
-    """Return each client's loss with its model for predictions, shape (k,): its own model where it has one.
+    """Return each client's loss with its model for predictions, its own model if it has one, shape (k,).
 
-    The loss is of ``held_out``, examples that the clients never learn from; a client without any reports the fetched
-    weights' loss on its training examples. If it is None, losses are of ``batch``, which is new to the clients. The
-    other arguments are those of :func:`cohort_updates`, before it runs.
+    The loss is computed on ``held_out``, examples that the clients never learn from; a client without any reports the
+    fetched weights' loss on its training examples. If ``held_out`` is None, losses are computed on ``batch``, which is
+    new to the clients. The other arguments are those of :func:`cohort_updates`, before it runs.
     """
     algorithm = algorithm_for(training, version)
     if not isinstance(algorithm, Personalizes):
@@ -207,23 +205,23 @@ def updates_of_fleet(
 
     Args:
         model: the model to train.
-        training: what a client does.
+        training: the clients' training.
         weights: the fetched weights, shape (m,); or the initial weights of each of ``clients``, shape (k, m).
         data: the data of the whole fleet.
         clients: positions in the data, shape (k,); a client that occurs twice trains twice.
-        keys: a random key for each of them, shape (k,).
+        keys: a random key for each of ``clients``, shape (k,).
         most_bytes: approximate memory limit of a block, including examples and local weights; a block has at least one
             client.
         threads: number of blocks processed at a time, each up to ``most_bytes``.
         version: the number of the fetched version.
-        kept: the clients' state, if the algorithm has any. The state of a block is saved before the block is yielded: a
-            client that is stopped may have moved on without its update, but never sends one twice.
+        kept: the clients' state, if the algorithm has any. The state of a block is saved before the block is yielded:
+            if the process is stopped, a client may lose an update, but never sends an update twice.
         projections: for structured training, by positions in ``clients``
             (:func:`fedping.client_sim.upload.projections`).
         losses: whether to compute losses.
 
     Raises:
-        FedpingError: as :func:`cohort_updates`; or the algorithm has state but there is no store for it.
+        FedpingError: the reasons of :func:`cohort_updates`; or the algorithm has state but there is no store for it.
     """
     algorithm = algorithm_for(training, version)
     first = algorithm.init_state(bare(model))
@@ -242,7 +240,7 @@ def updates_of_fleet(
         if not isinstance(algorithm, MaySendNothing):
             done = trained(at, state)
             return UpdateBlock(at, done.updates, done.losses), done.state
-        # Those who send first, and apart, so that nothing is computed of an update that is not sent.
+        # Clients that send are trained first and separately, so that updates that aren't sent needn't be computed.
         sends = algorithm.sends(keys[at], state)
         groups = [group for group in (np.flatnonzero(sends), np.flatnonzero(~sends)) if len(group)]
         each = [trained(at[group], {name: value[group] for name, value in state.items()}) for group in groups]
@@ -277,7 +275,7 @@ def updates_of_fleet(
 
 
 def _one_training_each(clients: NDArray[np.integer[Any]]) -> Iterator[NDArray[np.intp]]:
-    """Yield the positions of each client's first training, then of each client's second one, and so on."""
+    """Yield the positions of all clients' first trainings, then of their second trainings, and so on."""
     order = np.argsort(clients, kind="stable")
     ordered = clients[order]
     number = np.arange(len(ordered)) - np.searchsorted(ordered, ordered, side="left")
@@ -288,7 +286,7 @@ def _one_training_each(clients: NDArray[np.integer[Any]]) -> Iterator[NDArray[np
 def _side_by_side(
     work: Callable[[NDArray[np.intp]], tuple[UpdateBlock, State]], parts: Iterator[NDArray[np.intp]], threads: int
 ) -> Iterator[tuple[UpdateBlock, State]]:
-    """Yield the blocks in order, processing several at a time; the next waits until one is taken."""
+    """Yield the blocks in order, processing several at a time; the next one starts when the caller takes one."""
     with ThreadPoolExecutor(threads) as pool:
         waiting = deque(pool.submit(work, at) for at in islice(parts, threads))
         while waiting:
@@ -309,9 +307,9 @@ class _Memory(NamedTuple):
             m = model.whole.m
         arrays = 1 if isinstance(training, OneGradient) else 4
         if isinstance(training, LocalSteps) and not isinstance(training.optimizer, LocalDescent):
-            arrays += 5  # the means before and after a step, and the step
+            arrays += 5  # the optimizer's means before and after a step, and the step
         if isinstance(training, LocalSteps) and training.structured:
-            arrays += 2  # what is projected, and which weights are kept
+            arrays += 2  # the projected gradients, and the mask of kept weights
         held = model.floats_per_example if has_precision(model) else 4
         itemsize = precision(model).itemsize
         if getattr(training, "personal", None) is not None:
@@ -323,7 +321,7 @@ class _Memory(NamedTuple):
 def _blocks(
     sizes: NDArray[np.int64], order: NDArray[np.intp], memory: _Memory, most_bytes: int
 ) -> Iterator[NDArray[np.intp]]:
-    """Yield positions in ascending order of size, with sizes at most a factor of two apart in a block.
+    """Yield blocks of positions in ascending order of size; sizes in a block differ by at most a factor of two.
 
     So at most half of a rectangle is padding.
     """

@@ -1,8 +1,8 @@
-"""The models that rank pages, as a browser's address bar does: their scores, losses and updates per search.
+"""The models that rank pages, like a browser's address bar: their scores, losses and updates per search.
 
-Pages are in a :class:`PageTable`, searches over them in :class:`Searches`. To add a model of pages: a file that
-satisfies :class:`RankingModel`, and a line in ``MODELS``. All other models, and the adapter that lets clients learn
-these (`page_ranking.py`), are in `fedping.client_sim.learning.models`.
+Pages are in a :class:`PageTable`, searches over them in :class:`Searches`. To add a model of pages, add a file that
+satisfies :class:`RankingModel`, and a line in ``MODELS``. All other models, and the adapter with which clients train
+these ones (`page_ranking.py`), are in `fedping.client_sim.learning.models`.
 """
 
 from __future__ import annotations

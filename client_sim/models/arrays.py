@@ -1,7 +1,7 @@
 """The array types of the ranking models, and two lookups that they share.
 
 There are millions of visits, but only a few kinds of visits and intervals of age. So values that depend on the weights
-are computed once per (interval, kind) into a small table, and visits only look up its rows.
+are computed once per (interval, kind) in a small table, and each visit only looks up a row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _INT32 = np.iinfo(np.int32)
 
 
 def sum_rows(table: NDArray[Float], codes: NDArray[np.intp]) -> NDArray[Float]:
-    """Return, for each page, the sum of the table's rows that its visits name.
+    """Return each page's sum of table rows, one row per visit.
 
     The sum runs in the order of the visits and in the table's own precision, because the browser's float32 sum depends
     on both.
@@ -52,7 +52,7 @@ def whole_thresholds(cutoffs: FloatArray) -> NDArray[np.int32]:
 def intervals(ages: IntArray, thresholds: IntArray) -> NDArray[np.intp]:
     """Return the number of ascending thresholds below each age; an age equal to a threshold is not beyond it.
 
-    Equal to ``np.searchsorted(thresholds, ages)``, but several times as fast for a dozen thresholds.
+    It equals ``np.searchsorted(thresholds, ages)``, but is several times as fast for a dozen thresholds.
     """
     beyond = np.zeros(ages.shape, dtype=np.uint8 if len(thresholds) < 256 else np.uint32)
     for threshold in thresholds:

@@ -1,4 +1,4 @@
-"""The full frecency of 2018 with its 22 weights: scores of many pages, the daily decay, and the model that learns it.
+"""The full frecency of 2018 with its 22 weights: scores of many pages, the daily decay, and the trainable model.
 
 Frecency is a step function of its weights. Without the two ceilings, the -1 for visits without points and the single
 precision, it is smooth in bucket weights and bonuses:
@@ -6,16 +6,16 @@ precision, it is smooth in bucket weights and bonuses:
     visited:    visit_count / sampled × sum over visits of weight × bonus / 100
     unvisited:  first bucket weight × bonus / 100
 
-The cutoffs only decide which bucket a visit falls into. Almost everywhere a small change of them has no effect, so
-their gradient is zero. Finite differences do see them.
+The cutoffs only decide which bucket a visit falls into. A small change of a cutoff almost never has an effect, so the
+gradient of cutoffs is zero. Finite differences do show their effect.
 
 Page by page, scores equal those of :mod:`fedping.client_sim.models.reference` bit for bit. The points of a visit depend
 on its kind and on the interval of days that contains its age. So they are computed once per interval, kind and weight
 vector, and a page only sums the rows of its visits. Each row holds the points under *all* weight vectors, which is why
 44 finite differences cost little more than a few plain scores.
 
-The kind of a visit is 2 × its bonus + 1 if its page is bookmarked. One more kind, of no points, fills the places in a
-page's row that have no visit.
+The kind of a visit is 2 × its bonus, plus 1 if its page is bookmarked. One more kind, with no points, fills the unused
+places in a page's row.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from fedping.client_sim.models.ranking_model import check_weights
 
 
 class FrecencyWeights(NamedTuple):
-    """The weights in wire order; the defaults are what the browser shipped, except for two.
+    """The weights in wire order; all defaults but two are the values that the browser shipped.
 
-    The browser gave redirect targets of unknown origin a bonus of 50 and 40. The study started them at 0, also for its
-    control arm, so that control and version 0 rank alike.
+    The browser gave redirect targets of unknown origin bonuses of 50 and 40. The study started these bonuses at 0,
+    also in its control arm, so that control and version 0 rank in the same way.
     """
 
     first_bucket_cutoff: float = 4
@@ -76,7 +76,7 @@ FRECENCY_NAMES: tuple[str, ...] = tuple(map(_as_preference, FrecencyWeights._fie
 
 
 def frecency_start() -> FloatArray:
-    """Return the weights of version 0, which control always ranks by; shape (22,)."""
+    """Return the weights of version 0, by which the control arm always ranks, shape (22,)."""
     return np.array(FrecencyWeights(), dtype=np.float64)
 
 
@@ -199,7 +199,7 @@ def visit_codes(pages: PageTable, thresholds: NDArray[np.int32]) -> NDArray[np.i
 
 
 def is_sampled(pages: PageTable) -> NDArray[np.bool_]:
-    """Return which pages are scored by their visits, shape (P,)."""
+    """Return whether each page is scored by its visits, shape (P,)."""
     return (pages.visit_count > 0) & (pages.sampled > 0)
 
 
@@ -307,9 +307,10 @@ _SEARCHES_AT_A_TIME = 128
 class Frecency2018:
     """See :class:`fedping.client_sim.models.ranking_model.RankingModel`.
 
-    Finite differences treat the score as a black box: they see its ceilings, its -1 and its cutoffs. The analytic
-    update is the exact gradient of the loss of the *smooth* formula (:mod:`fedping.client_sim.models.frecency`),
-    which is a different function: it is zero for the cutoffs, and its hinges use the smooth scores.
+    Finite differences treat the score as a black box, including its ceilings, its -1 and its cutoffs. The analytic
+    update is the exact negative gradient of the loss of the *smooth* formula
+    (:mod:`fedping.client_sim.models.frecency`), a different function: the gradient is zero for the cutoffs, and the
+    hinges use the smooth scores.
     """
 
     name = "frecency-2018"

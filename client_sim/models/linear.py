@@ -1,9 +1,9 @@
-"""Linear ranking models of pages, weighted sums of a page's features; and the features of the thesis' 15 weights.
+"""Linear ranking models of pages, which are weighted sums of a page's features, and the thesis' 15 features.
 
 The simulation of thesis 7.3 encodes a visit as one-hot over kind and recency. Several visits are combined as in 7.1,
 where the score is |S| / |T| × the sum over the visits in T: a feature is visit_count / sampled × the number of sampled
-visits of that kind and recency. If all visits of a page are alike, that is the one-hot vector times the page's
-frequency.
+visits of that kind and recency. If all visits of a page have the same kind and recency, this is the one-hot vector
+times the page's frequency.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RECENCIES = ("FirstBucket", "SecondBucket", "ThirdBucket", "FourthBucket", "Def
 _KINDS = {"link": VisitType.LINK, "typed": VisitType.TYPED, "bookmark": VisitType.BOOKMARK}
 
 LINEAR_15_NAMES: tuple[str, ...] = tuple(f"{kind}{recency}" for kind in _KINDS for recency in _RECENCIES)
-"""Ordered by kind, then by recency from new to old, such as ``linkFirstBucket``."""
+"""Names of the 15 weights, such as ``linkFirstBucket``, by kind, then by recency from new to old."""
 
 _M = len(LINEAR_15_NAMES)
 _FIRST_OF_TYPE = np.full(len(VisitType), _M, np.intp)
@@ -51,7 +51,7 @@ def linear_15_features(pages: PageTable) -> FloatArray:
 
 
 FeaturesOf: TypeAlias = Callable[[Rows], FloatArray]
-"""From rows of a page table to those pages' features, shape (p, m). For a matrix: ``matrix.__getitem__``."""
+"""Function from rows of a page table to the pages' features, shape (p, m). For a matrix: ``matrix.__getitem__``."""
 
 _FINITE_DIFFERENCES_BLOCK = 256
 _ANALYTIC_BLOCK = 768
@@ -60,8 +60,8 @@ _ANALYTIC_BLOCK = 768
 def linear_scores(weights: FloatArray, features: FloatArray) -> FloatArray:
     """Return the scores, shape (P,), for weights of shape (m,) and features of shape (P, m).
 
-    Pages with equal features get equal scores to the bit, wherever they are in the matrix, so that ties stay ties. (A
-    BLAS does not guarantee that.)
+    Pages with equal features get equal scores to the bit, wherever they are in the matrix, so that ties stay ties; a
+    BLAS doesn't guarantee this.
     """
     scores: FloatArray = np.einsum("pm,m->p", features, weights)
     return scores
@@ -70,10 +70,10 @@ def linear_scores(weights: FloatArray, features: FloatArray) -> FloatArray:
 def linear_scores_by_search(
     weights: FloatArray, features_of: FeaturesOf, searches: Searches, block_size: int
 ) -> FloatArray:
-    """Return the score of every candidate under its search's own weights, shape (S, m); minus infinity in the padding.
+    """Return every candidate's score under its search's own weights, shape (S, m); minus infinity in the padding.
 
     Returns:
-        Shape (S, C), the bits of :func:`linear_scores`, search by search.
+        Shape (S, C), equal to :func:`linear_scores` for each search to the bit.
     """
     scores = np.full(searches.candidates.shape, -np.inf)
     for block in blocks(searches, block_size):
@@ -94,7 +94,7 @@ def _shown(weights: FloatArray, features_of: FeaturesOf, block: Block) -> tuple[
 def linear_analytic_updates(
     weights: FloatArray, features_of: FeaturesOf, searches: Searches, margin: float
 ) -> FloatArray:
-    """Return the negative gradient of each search's loss, exact, shape (S, m); weights of shape (m,) or (S, m)."""
+    """Return the exact negative gradient of each search's loss, shape (S, m); weights of shape (m,) or (S, m)."""
     updates = np.zeros((len(searches), weights.shape[-1]))
     for block in blocks(searches, _ANALYTIC_BLOCK):
         shown, scores = _shown(weights, features_of, block)
@@ -135,7 +135,7 @@ class LinearModel:
 
     Attributes:
         name: the model's name.
-        weight_names: one per feature.
+        weight_names: names of the weights, one per feature.
         features: a function from pages to their features, shape (P, m).
     """
 
@@ -170,7 +170,7 @@ class LinearModel:
         return linear_finite_differences(weights, self._features_in(pages), searches, margin, epsilon)
 
     def analytic_updates(self, weights: FloatArray, pages: PageTable, searches: Searches, margin: float) -> FloatArray:
-        """Return each search's negative gradient, exact, shape (S, m)."""
+        """Return each search's exact negative gradient, shape (S, m)."""
         check_weights(self, weights, len(searches))
         return linear_analytic_updates(weights, self._features_in(pages), searches, margin)
 

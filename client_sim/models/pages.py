@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedping.client_sim.models.arrays import BoolArray, IntArray, Rows
 
 MAX_SAMPLED = 10
-"""Number of newest visits of a score. Not trained (thesis 7.2)."""
+"""Number of newest visits that a score uses. It is not trained (thesis 7.2)."""
 
 MICROSECONDS_PER_DAY = 86_400_000_000
 
@@ -50,7 +50,8 @@ class Visit:
     Attributes:
         time: microseconds since 1970, as in ``places.sqlite``.
         type: a :class:`VisitType`, or any other integer for an unknown one.
-        origin_type: type of the visit that led to this one, None if unknown. Only used for the target of a redirect.
+        origin_type: type of the visit that led to this one, None if unknown. It is only used for the target of a
+            redirect.
         onward: whether this visit redirected onward.
     """
 
@@ -103,12 +104,12 @@ class PageTable:
     Attributes:
         age_days: whole days since each visit (floor), shape (P, V), int32.
         visit_type: number of each visit's own type, 0 for unknown, shape (P, V), uint8.
-        origin_type: type of the visit it came from, 0 for unknown, -1 where the origin is not known or the visit is not
-            a redirect's target; shape (P, V), int8.
-        onward: whether it redirected onward, by the numbers of :class:`Onward`, shape (P, V), uint8.
+        origin_type: type of the visit that led to each visit, 0 for an unknown type, -1 if the origin is not known or
+            the visit is not a redirect's target; shape (P, V), int8.
+        onward: whether each visit redirected onward, by the numbers of :class:`Onward`, shape (P, V), uint8.
         sampled: number of visits given, 0 to V, shape (P,), int8.
         visit_count: the stored counter, at least 0, shape (P,), int64.
-        typed, bookmarked, is_query: shape (P,), bool.
+        typed, bookmarked, is_query: see :class:`Page`, shape (P,), bool.
 
     Raises:
         ValueError: shapes do not match, or a number is out of range.
@@ -192,7 +193,7 @@ def table_without_visits(
 
 
 def write_visit(table: PageTable, cell: tuple[int, int], visit: Visit) -> None:
-    """Write a visit, but for its age, into a table: its page and its number, 0 for the newest."""
+    """Write a visit, without its age, into a cell of a table: a page, and the visit's number, 0 for the newest."""
     row, column = cell
     table.visit_type[cell] = known_type(visit.type)
     table.origin_type[cell] = ORIGIN_NOT_KNOWN if visit.origin_type is None else known_type(visit.origin_type)
@@ -201,9 +202,9 @@ def write_visit(table: PageTable, cell: tuple[int, int], visit: Visit) -> None:
 
 
 def ages_in_days(times: NDArray[np.int64], now: int) -> NDArray[np.int32]:
-    """Return the whole days since visits at ``times``, of any shape, as :func:`age_in_days`.
+    """Return the whole days since visits at ``times``, of any shape; see :func:`age_in_days`.
 
-    An age beyond int32 is beyond every cutoff too, so it is limited: a clock that is so far off causes no failure.
+    Ages are limited to int32, beyond every cutoff, so that a clock that is far off causes no failure.
     """
     return np.clip((now - times) // MICROSECONDS_PER_DAY, _INT32.min, _INT32.max).astype(np.int32)
 
@@ -223,7 +224,7 @@ class Searches:
 
     Attributes:
         candidates: rows of the page table in displayed order, the top first, padded at the end with -1; shape (S, C).
-        chosen: the position of the chosen candidate in displayed order, -1 where nothing was selected; shape (S,).
+        chosen: the position of the chosen candidate in displayed order, -1 without a choice; shape (S,).
 
     Raises:
         ValueError: shapes do not match, or a choice is not one of the candidates.
@@ -258,14 +259,14 @@ def searches_from(candidates: Sequence[Sequence[int]], chosen: Sequence[int]) ->
 
 @dataclass(frozen=True)
 class Block:
-    """Some searches and the pages they need, processed at a time so that memory stays bounded.
+    """Some searches and the pages that they need, processed as one block, which bounds memory.
 
     Attributes:
-        searches: which searches these are.
-        pages: the rows of the page table with their candidates.
+        searches: the positions of these searches.
+        pages: the rows of the page table that hold their candidates.
         candidates: the candidates as rows *among those pages*, padded with -1; shape (s, C).
-        chosen: shape (s,).
-        in_order: whether the candidates are exactly 0, 1, 2, ..., so that they need no gathering.
+        chosen: the position of each chosen candidate, shape (s,).
+        in_order: whether the candidates are exactly 0, 1, 2, ..., which saves gathering values.
     """
 
     searches: slice
@@ -303,7 +304,7 @@ def blocks(searches: Searches, size: int) -> Iterator[Block]:
 
 
 def _local(candidates: IntArray, present: NDArray[np.bool_]) -> tuple[Rows, NDArray[np.intp]]:
-    """Return the pages that the candidates need, and the candidates as rows among those."""
+    """Return the pages that the candidates need, and the candidates as rows among these pages."""
     last = int(candidates.max())
     first = int(np.min(candidates, where=present, initial=last))
     if last - first < 2 * candidates.size:  # close together, as in a made population

@@ -1,11 +1,11 @@
 """The SVM loss for ranking (thesis 7.2) and the updates that descend it, over many searches at once.
 
-The rule for kinks, for every form of the loss and of its gradient: a candidate **violates** the margin if
-f(x_j) + Δ - f(x_i) is *greater* than zero. A hinge at exactly zero is inactive: it contributes nothing to the loss or
-to its gradient.
+Every form of the loss and of its gradient has the same rule for kinks: a candidate **violates** the margin if f(x_j) +
+Δ - f(x_i) is *greater* than zero. A hinge at exactly zero is inactive: it contributes nothing to the loss or to its
+gradient.
 
 Updates, by finite differences or analytic, are directions of **descent**, which a ping carries and the server adds.
-A search where nothing was selected gives zeros.
+The update of a search without a choice is zero.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _BLOCK = 4096
 def violations(scores: FloatArray, block: Block, margin: float) -> FloatArray:
     """Return f(x_j) + Δ - f(x_i) for every candidate j, given the chosen i.
 
-    The result is minus infinity wherever there is no hinge: at the chosen candidate itself, in the padding, and in a
-    search where nothing was selected. So the hinge stays inactive, whatever is added to it.
+    The result is minus infinity where no hinge exists: at the chosen candidate itself, in the padding, and in a search
+    without a choice. So such a hinge is inactive, whatever is added to it.
 
     Args:
         scores: scores of the block's pages, shape (p,), or shape (p, K) for K weight vectors at once.
@@ -40,7 +40,7 @@ def violations(scores: FloatArray, block: Block, margin: float) -> FloatArray:
 
 
 def shown_violations(shown: FloatArray, block: Block, margin: float) -> FloatArray:
-    """Return the same, from the scores of the candidates, shape (s, C) or (s, C, K)."""
+    """Return the results of :func:`violations` from the scores of the candidates, shape (s, C) or (s, C, K)."""
     every = np.arange(len(block.chosen))
     best = shown[every, block.chosen]
     best[block.chosen == NOTHING_CHOSEN] = np.inf
@@ -61,7 +61,7 @@ def block_losses(scores: FloatArray, block: Block, margin: float) -> FloatArray:
 
 
 def losses(scores: FloatArray, searches: Searches, margin: float) -> FloatArray:
-    """Return the loss of each search, in points of the score; 0 where nothing was selected.
+    """Return the loss of each search, in points of the score; 0 without a choice.
 
     Args:
         scores: scores of every page of the table, shape (P,).
@@ -79,7 +79,7 @@ def losses(scores: FloatArray, searches: Searches, margin: float) -> FloatArray:
 
 
 def selected_ranks(scores: FloatArray, searches: Searches) -> NDArray[np.int64]:
-    """Return the rank of each chosen candidate by score, shape (S,): 0 at the top, -1 where nothing was selected.
+    """Return the rank of each chosen candidate by score, shape (S,): 0 at the top, -1 without a choice.
 
     Among equal scores, the first displayed one ranks higher.
     """
@@ -98,10 +98,10 @@ def _block_ranks(scores: FloatArray, block: Block) -> NDArray[np.int64]:
 
 
 ScoresUnderAll: TypeAlias = Callable[[Rows], FloatArray]
-"""From rows of a page table to the scores of those pages under K weight vectors, shape (p, K)."""
+"""Function from rows of a page table to the pages' scores under K weight vectors, shape (p, K)."""
 
 ScoresAndGradients: TypeAlias = Callable[[Rows], tuple[FloatArray, FloatArray]]
-"""From rows of a page table to those pages' scores, shape (p,), and the scores' gradients, shape (p, m)."""
+"""Function from rows of a page table to the pages' scores, shape (p,), and their gradients, shape (p, m)."""
 
 
 def perturbed(weights: FloatArray, epsilon: float) -> FloatArray:
@@ -116,7 +116,7 @@ def black_box_updates(
     """Return (loss(w - ε) - loss(w + ε)) / 2ε per search and weight, using only scores.
 
     Args:
-        scores_under: scores under the 2m weight vectors of :func:`perturbed`, shape (p, 2m).
+        scores_under: returns scores under the 2m weight vectors of :func:`perturbed`, shape (p, 2m).
         searches: S searches.
         m: the number of weights.
         margin: Δ of the loss, in points.
@@ -138,7 +138,7 @@ def analytic_updates(
 ) -> FloatArray:
     """Return the negative gradient of each search's loss, shape (S, m); arguments as in :func:`black_box_updates`.
 
-    A violating candidate contributes f'(x_i) - f'(x_j), any other nothing.
+    A violating candidate contributes f'(x_i) - f'(x_j), and any other candidate 0.
     """
     updates = np.zeros((len(searches), m))
     for block in blocks(searches, block_size):
@@ -149,7 +149,7 @@ def analytic_updates(
 
 
 def pulls_of(over: FloatArray, block: Block) -> FloatArray:
-    """Return the loss' pull on each candidate's score, shape (s, C): violators down, the chosen up once for each."""
+    """Return the loss' pull on each candidate's score, shape (s, C): -1 for violators, their number for the choice."""
     violating = over > 0
     pulls = np.where(violating, -1.0, 0.0)
     pulls[np.arange(len(block.chosen)), block.chosen] = np.count_nonzero(violating, axis=1)

@@ -20,8 +20,8 @@ class RankingModel(Protocol):
     """A model that scores every page and computes updates of its weights.
 
     All methods use the same ``weights``, shape (m,), in the order of :attr:`weight_names`, for all pages: clients with
-    different versions must be grouped by version. Memory stays bounded, however many searches there are. A wrong number
-    of weights raises :class:`fedping.protocol.errors.InvalidSettings`.
+    different versions must be grouped by version. Memory is bounded for any number of searches. A wrong number of
+    weights raises :class:`fedping.protocol.errors.InvalidSettings`.
     """
 
     @property
@@ -55,7 +55,7 @@ class RankingModel(Protocol):
 
 
 class WeighsEachSearch(RankingModel, Protocol):
-    """A ranking model whose updates also take weights of shape (S, m): each search's own, as its client has them."""
+    """A ranking model whose updates also accept weights of shape (S, m): each search's own, from its client."""
 
     def scores_by_search(self, weights: FloatArray, pages: PageTable, searches: Searches) -> FloatArray:
         """Return the score of every candidate under the weights of its search, shape (S, C).
@@ -76,8 +76,8 @@ def scores_by_client(
     """Return the score of every candidate under its client's own weights, shape (S, C); minus infinity in the padding.
 
     Args:
-        model: the ranking model; one that does not implement :class:`WeighsEachSearch` scores client after client.
-        weights: shape (k, m).
+        model: the ranking model; without :class:`WeighsEachSearch`, it scores one client after another.
+        weights: each client's weights, shape (k, m).
         client: the client of each search, shape (S,), ascending positions from 0.
         pages: the pages.
         searches: S searches over them.
@@ -94,7 +94,7 @@ def scores_by_client(
 
 
 def check_weights(model: RankingModel, weights: FloatArray, searches: int | None = None) -> None:
-    """Raise unless the weights have shape (m,), or shape (searches, m) where each search may have its own."""
+    """Raise unless the weights have shape (m,), or shape (searches, m) if each search may have its own weights."""
     if weights.shape != (model.m,) and (searches is None or weights.shape != (searches, model.m)):
         raise InvalidSettings(
             f"the ranking model '{model.name}' has {model.m} weights, but {weights.size} were given; "
@@ -110,13 +110,13 @@ _SEARCHES_AT_A_TIME = 128
 
 @dataclass(frozen=True)
 class OwnRanking:
-    """An extension's ``weight_names``, ``start``, and ``scores(weights, pages)``, shape (P,).
+    """A ranking model from an extension with ``weight_names``, ``start`` and ``scores(weights, pages)``, shape (P,).
 
-    With ``gradients(weights, pages)``, shape (P, m), the gradients of those scores, it has the analytic update too.
-    With ``reference``, shape (m,), it has the weights that simulated users choose by.
+    An extension with ``gradients(weights, pages)``, the scores' gradients, shape (P, m), also has the analytic update.
+    One with ``reference``, shape (m,), defines the weights by which simulated users choose.
 
     Raises:
-        ExtensionFailed: it raises an error, or returns something else.
+        ExtensionFailed: the extension raises an error, or returns something else.
     """
 
     extension: Extension
@@ -160,7 +160,7 @@ class OwnRanking:
 
     @property
     def reference(self) -> FloatArray | None:
-        """The weights that simulated users choose by where none are set, shape (m,); None if it has none."""
+        """The default weights by which simulated users choose, shape (m,); None if the extension has none."""
         with self.extension.guarded():
             weights = getattr(self.given, "reference", None)
             return None if weights is None else np.asarray(weights, dtype=np.float64)
@@ -212,11 +212,11 @@ class OwnRanking:
 
 
 def own_ranking(name: str, settings: Mapping[str, Any]) -> OwnRanking:
-    """Return the extension of this name as a ranking model; ``settings`` are its own, and its code's hash.
+    """Return the extension of this name as a ranking model; ``settings`` are its own settings, and its code's hash.
 
     Raises:
-        InvalidSettings: there is no such extension, or it has other code.
-        ExtensionFailed: it raises an error, or returns something else.
+        InvalidSettings: no extension has this name, or its code differs.
+        ExtensionFailed: the extension raises an error, or returns something else.
     """
     extension = recorded("ranking_model", name, str(settings.get(CODE, "")))
     own = {key: value for key, value in settings.items() if key not in (CODE, "gradient")}

@@ -1,4 +1,4 @@
-"""Ranking models and their loss, one page and one search at a time, written to be read.
+"""Readable reference code of the ranking models and their loss, for one page and one search at a time.
 
 - Frecency as Firefox computed it in 2018. Thesis 7.1 prints a simplified formula. This is the full rule, with
   redirects, bookmarks, both ceilings and the cases without points or visits, in single precision wherever the browser
@@ -35,10 +35,10 @@ _BONUS_OF_TYPE: dict[int, str] = {
 
 
 def frecency(weights: FloatArray, page: Page, now: int) -> int:
-    """Return the page's score in points, an integer; -1 for visits without points, 0 for a page to be hidden.
+    """Return the page's score in points, an integer; -1 for visits without points, 0 for a hidden page.
 
     Args:
-        weights: in wire order, shape (22,).
+        weights: the weights in wire order, shape (22,).
         page: the page with its visits.
         now: microseconds since 1970.
     """
@@ -66,7 +66,7 @@ def _unvisited(w: FrecencyWeights, page: Page) -> int:
 
 
 def bonus_of(w: FrecencyWeights, visit: Visit, bookmarked: bool) -> float:
-    """Return the bonus that a visit's points are multiplied by, in percent."""
+    """Return the bonus of a visit, a factor on its points, in percent."""
     visit_type = _type_of(visit)
     is_source = _is_redirect_source(visit, visit_type)
     bonus = w.redirect_source_visit_bonus if is_source else _bonus_of_type(w, visit_type)
@@ -76,7 +76,7 @@ def bonus_of(w: FrecencyWeights, visit: Visit, bookmarked: bool) -> float:
 
 
 def _type_of(visit: Visit) -> int:
-    """Return the type that counts: for a redirect's target the type of its origin if known, one hop only."""
+    """Return the effective type of a visit: for a redirect's target the type of its origin, if known, one hop back."""
     is_target = visit.type in (VisitType.PERM_REDIRECT, VisitType.TEMP_REDIRECT)
     return visit.origin_type if is_target and visit.origin_type is not None else visit.type
 
@@ -113,7 +113,7 @@ def linear_15(weights: FloatArray, page: Page, now: int) -> float:
     """Return the page's score in points; 0 for a page without visits.
 
     Args:
-        weights: by kind, then by recency from new to old, shape (15,).
+        weights: the weights by kind, then by recency from new to old, shape (15,).
         page: the page with its visits.
         now: microseconds since 1970.
     """
@@ -138,7 +138,7 @@ def loss(scores: Sequence[float], chosen: int, margin: float) -> float:
 
     Args:
         scores: f of each candidate in displayed order.
-        chosen: i, or -1 if nothing was selected; the loss is then 0.
+        chosen: i, or -1 without a choice; the loss is then 0.
         margin: Δ, in points.
     """
     if chosen == NOTHING_CHOSEN:
@@ -147,7 +147,7 @@ def loss(scores: Sequence[float], chosen: int, margin: float) -> float:
 
 
 def selected_rank(scores: Sequence[float], chosen: int) -> int:
-    """Return the rank of the chosen candidate by score, 0 at the top, -1 if nothing was selected.
+    """Return the rank of the chosen candidate by score, 0 at the top, -1 without a choice.
 
     Among equal scores, the first displayed one ranks higher.
     """

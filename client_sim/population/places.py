@@ -1,7 +1,7 @@
 """A person's own Firefox history: the profile, a copy of its places.sqlite, and searches over its pages.
 
-The browser holds an exclusive lock on its database, so no other process can open it. Its files can be copied: the
-database and its write-ahead log, again until neither has changed during the copy. Nothing in the profile is written or
+The browser holds an exclusive lock on its database, so no other process can open it. But its files can be copied: the
+database and its write-ahead log are copied until neither changes during the copy. Nothing in the profile is written or
 locked. Pages become numbers, without addresses and titles; choices are simulated.
 """
 
@@ -44,7 +44,7 @@ def find_places(profile: str, home: Path | None = None, environment: Mapping[str
         environment: source of ``APPDATA`` and ``XDG_CONFIG_HOME``; the process' environment if None.
 
     Raises:
-        PlacesError: there is no such file, or no default profile.
+        PlacesError: the file or the default profile doesn't exist.
     """
     if profile == DEFAULT:
         return _default_places(home or Path.home(), os.environ if environment is None else environment)
@@ -58,7 +58,7 @@ def find_places(profile: str, home: Path | None = None, environment: Mapping[str
 
 
 def profile_roots(home: Path, environment: Mapping[str, str]) -> list[Path]:
-    """Return the folders that may hold a ``profiles.ini``, on any system."""
+    """Return the folders that may contain a ``profiles.ini``, on all systems."""
     roots = [
         home / ".mozilla/firefox",
         Path(environment.get("XDG_CONFIG_HOME") or home / ".config") / "mozilla/firefox",
@@ -72,7 +72,7 @@ def profile_roots(home: Path, environment: Mapping[str, str]) -> list[Path]:
 
 
 def _default_places(home: Path, environment: Mapping[str, str]) -> Path:
-    """Return the history of the first default profile that has one.
+    """Return the history of the first default profile with a history.
 
     An installation's own default takes precedence over the profile marked as default; among several Firefoxes, the most
     recently written history wins.
@@ -108,7 +108,7 @@ def _profiles_ini(root: Path) -> Mapping[str, Mapping[str, str]]:
 
 
 NEWEST_KNOWN = 86
-"""``user_version`` of Firefox 153, the newest tried. Newer ones are read if their schema still fits."""
+"""``user_version`` of Firefox 153, the newest tested version. Newer databases are read if their schema still fits."""
 
 _BESIDE = ("", "-wal", "-journal")
 _ATTEMPTS = 20
@@ -121,7 +121,7 @@ _NEEDED = {
 
 
 class PlacesError(FedpingError):
-    """There is no Firefox history at the expected place, or it cannot be read."""
+    """The Firefox history doesn't exist at the expected place, or can't be read."""
 
 
 @contextmanager
@@ -145,7 +145,7 @@ def copied(places: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _copy_unchanged(places: Path, copy: Path) -> None:
-    """Copy a database and its companion files, all as of the same moment."""
+    """Copy a consistent state of a database and its companion files."""
     try:
         for _ in range(_ATTEMPTS):
             before = _signature(places)
@@ -171,7 +171,7 @@ def _signature(places: Path) -> list[tuple[int, int] | None]:
 
 
 def _check(connection: sqlite3.Connection, places: Path) -> None:
-    """Raise :class:`PlacesError` unless all tables and columns that are read exist."""
+    """Raise :class:`PlacesError` unless all required tables and columns exist."""
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if "moz_places" not in tables:
         raise PlacesError(f"{places} is not a Firefox history: it has no table moz_places; give a places.sqlite")
@@ -195,7 +195,7 @@ WHERE (visit_count > 0 AND EXISTS (SELECT 1 FROM moz_historyvisits WHERE place_i
    OR (bookmarked AND substr(url, 1, 6) <> 'place:')
 ORDER BY id
 """
-"""Pages with a score other than 0; others are never suggested."""
+"""Query for pages with a score other than 0; other pages are never suggested."""
 
 _NEWEST_VISITS = f"""
 SELECT place_id, place, visit_date, visit_type,
@@ -220,7 +220,7 @@ class History:
     """P pages of a person, as numbers only.
 
     Attributes:
-        table: the pages; their visits' ages are those of :meth:`pages`.
+        table: the pages; :meth:`pages` fills in the ages of their visits.
         times: times of the newest visits, newest first, microseconds since 1970, shape (P, 10).
         sharing: for each word in the addresses or titles of at least two pages, the rows of those pages.
     """
@@ -272,7 +272,7 @@ def _history(rows: list[tuple[int, int, int, int, int, str, str | None]], visits
 
 
 def _sharing(texts: Iterator[str]) -> Iterator[NDArray[np.int64]]:
-    """Yield, for each word shared by several texts, the rows of those texts; the words aren't kept."""
+    """Yield the rows of the texts that share a word, for each word; the words aren't kept."""
     rows: dict[str, list[int]] = {}
     for row, text in enumerate(texts):
         for word in set(_WORD.findall(unquote(text).lower())) - _NO_WORDS:
@@ -283,20 +283,21 @@ def _sharing(texts: Iterator[str]) -> Iterator[NDArray[np.int64]]:
 
 
 class OwnHistory(Population):
-    """All clients search the same history, each in its own way.
+    """A population whose clients all search the same history, each with its own searches.
 
-    The candidates of a search are some pages that share a word of their address or title, and random ones where no two
-    pages do. The number of searches, of candidates and the choice follow the settings, as for synthetic users.
+    The candidates of a search are pages that share a word of their address or title, or random pages if no two pages
+    share one. The numbers of searches and candidates and the choice follow the settings, as for synthetic users.
 
     Args:
         history: the history to search.
         model: ranking model with the true weights of choices.
-        settings: the distributions; those for visits and pages are unused.
+        settings: the distributions; distributions of visits and pages are unused.
         seed: at least 0.
         now: returns the time from which ages are measured, in microseconds since 1970; called at every iteration.
 
     Raises:
-        InvalidSettings: the number of true weights is not the model's, or a model without a truth is given none.
+        InvalidSettings: the number of true weights differs from the model's, or is 0 for a model without reference
+            weights.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Settings of synthetic users: every distribution of the thesis' users (7.3), and the behaviour of a study's users.
 
-Of behaviour, what comes from the thesis is marked; the rest is our assumption.
+Behaviour that comes from the thesis is marked; all other behaviour is our assumption.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class DriftsTo(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The settings of :class:`PopulationSettings` that users drift to; omitted ones stay unchanged.
 
     Raises:
-        InvalidSettings: the kinds do not sum to 1, or nothing is given.
+        InvalidSettings: the kinds don't sum to 1, or no setting is given.
     """
 
     days: Days | None = None
@@ -60,7 +60,7 @@ class DriftsTo(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Drift(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How users change over time: linearly from iteration ``at`` on, when they are as before, until ``over`` later."""
+    """A linear change of users over time, which starts at iteration ``at`` and ends ``over`` iterations later."""
 
     at: Annotated[int, Meta(ge=0, le=10**9)]
     over: Annotated[int, Meta(ge=1, le=10**9)]
@@ -72,7 +72,7 @@ class Drift(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class PopulationSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How made users are drawn. The defaults are the values of thesis 7.3; values that it doesn't give are marked.
+    """Distributions of synthetic users. Defaults are the values of thesis 7.3; values that it doesn't give are marked.
 
     Visits. The number of visits of a page is exponential with mean ``mean_visits``, rounded up, so that each page has
     at least one: the thesis' "λ=7" is read as a mean of 7, because a rate of 7 would leave nearly every page with a
@@ -91,13 +91,13 @@ class PopulationSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     iteration to the next.
 
     Not in the thesis, but used by full frecency (for the linear model, zeros give the thesis' users): a share
-    ``other_visits`` of visits is embed, redirect, download, framed link or reload, all equally likely.
-    ``redirect_sources`` of visits redirected onward, half of them permanently. ``bookmarked`` of pages have a bookmark,
-    and ``unvisited`` of pages are bookmarks never visited.
+    ``other_visits`` of visits is embed, redirect, download, framed link or reload, all equally likely. A share
+    ``redirect_sources`` of visits redirected onward, half of them permanently. A share ``bookmarked`` of pages have a
+    bookmark, and a share ``unvisited`` of pages are bookmarks that were never visited.
 
     Raises:
-        InvalidSettings: the kinds do not sum to 1, the numbers of searches are in the wrong order, or true weights
-            drift to others that are not as many.
+        InvalidSettings: the kinds don't sum to 1, the numbers of searches are in the wrong order, or the true weights
+            drift to a different number of weights.
     """
 
     digest_name: ClassVar[str] = "PopulationSettings"
@@ -134,7 +134,7 @@ class PopulationSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             )
 
     def at(self, iteration: int) -> PopulationSettings:
-        """Return the settings of an iteration, without drift."""
+        """Return the settings that hold in an iteration, with the drift applied."""
         if self.drift is None:
             return self
         share = self.drift.share(iteration)
@@ -145,7 +145,7 @@ class PopulationSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 def _between(start: Any, end: Any, share: float) -> Any:
-    """Return the point of that share of the way, exactly the start at 0 and the end at 1; of numbers or tuples."""
+    """Return the value at a share of the way between numbers or tuples: exactly the start at 0, and the end at 1."""
     if isinstance(start, tuple):
         return tuple(_between(a, b, share) for a, b in zip(start, end, strict=True))
     return (1 - share) * start + share * end
@@ -157,18 +157,18 @@ def _check_kinds(kinds: Kinds) -> None:
 
 
 class UserSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Users' pages, their preferences, and how they search.
+    """Settings of users' pages, preferences and searches.
 
-    Words. All share a vocabulary of ``vocabulary`` words, whose frequencies follow Zipf's law with exponent ``zipf``.
-    A user has ``pages`` pages on ``hosts`` hosts; the first hosts have most pages (Zipf again). A page's words are its
-    host, a word of its address and one of its title; a word matches if it begins with the typed text.
+    Words. All users share a vocabulary of ``vocabulary`` words, whose frequencies follow Zipf's law with exponent
+    ``zipf``. A user has ``pages`` pages on ``hosts`` hosts; the first hosts have most pages (Zipf again). A page's
+    words are its host, a word of its address and one of its title; a word matches if it begins with the typed text.
 
     Visits. A page is in use for ``days`` days (thesis 7.3: 180) and is then replaced by a new one; users' pages are at
     all moments of their lives. At any time the number of visits of a page since it was found is exponential, with mean
     ``mean_visits`` (7.3), rounded and at least one. They are spread evenly over that time, one at random in each gap,
     so that the ages of all visits are between 0 and ``days`` and skewed to the recent. With probability ``habit`` a
-    visit is of the page's own kind, otherwise of one of ``kinds`` (link, typed, bookmark: 7.3), the distribution of the
-    page's own kind, too. ``other_visits``, ``redirect_sources``, ``bookmarked`` and ``unvisited`` are as in
+    visit is of the page's own kind, otherwise of one of ``kinds`` (link, typed, bookmark: 7.3), which is also the
+    distribution of pages' own kinds. ``other_visits``, ``redirect_sources``, ``bookmarked`` and ``unvisited`` are as in
     :class:`fedping.client_sim.population.settings.PopulationSettings`.
 
     Wishes. The user thinks of ``considered`` of its pages; it wants one of them with a probability proportional
@@ -225,7 +225,7 @@ class UserSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class ActivitySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """When users search, and how up to date their model is.
+    """Settings of users' activity: the times of their searches, and the age of their model.
 
     A user's activity is constant: a gamma number with mean 1 and the shape of the phase, so that most users search
     little and a few a lot. Over the day activity follows a sine, with ``swing`` times as many searches at its peak

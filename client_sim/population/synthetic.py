@@ -1,7 +1,7 @@
 """Synthetic users (thesis 7.3), each with new pages, visits and searches in every iteration.
 
 A population returns the activity of clients in an iteration: pages, searches over them, and the client of each search.
-The numbers of searches and candidates, and the choices, are drawn as for a person's own history
+The numbers of searches and candidates, and the choices, are drawn in the same way for a person's own history
 (`fedping.client_sim.population.places`).
 """
 
@@ -96,11 +96,11 @@ _REDIRECT_TARGETS = [VisitType.PERM_REDIRECT, VisitType.TEMP_REDIRECT]
 _NOT_COUNTED_OF_OTHERS = len(_NOT_COUNTED) / len(_OTHER_TYPES)
 
 _AGES, _TYPES, _ORIGINS, _ONWARD, _PAGE = range(5)
-"""The children of a page's key: one for each draw, so that no draw depends on another's settings."""
+"""Indices of a page key's child keys: one per draw, so that a draw doesn't depend on another draw's settings."""
 
 
 def frecency_pages(keys: Keys, settings: PopulationSettings) -> PageTable:
-    """Return one page for each key, with its 10 newest visits or all it has."""
+    """Return one page for each key, with its 10 newest visits, or all if it has fewer."""
     frequency, never, bookmark, typed, rounding = uniforms(child_keys(keys, _PAGE), 5).T
     unvisited = never < settings.unvisited
     visits = np.where(unvisited, 0, number_of_visits(frequency, settings))
@@ -121,7 +121,7 @@ def frecency_pages(keys: Keys, settings: PopulationSettings) -> PageTable:
 
 
 def number_of_visits(uniform: FloatArray, settings: PopulationSettings) -> NDArray[np.int64]:
-    """Return exponential numbers with the mean of the settings, rounded up to at least 1, from uniform ones."""
+    """Return exponential numbers with the settings' mean, rounded up to at least 1, from uniform numbers."""
     drawn = -settings.mean_visits * np.log1p(-uniform)
     return np.maximum(np.ceil(drawn), 1).astype(np.int64)
 
@@ -129,9 +129,9 @@ def number_of_visits(uniform: FloatArray, settings: PopulationSettings) -> NDArr
 def newest_ages(keys: Keys, visits: NDArray[np.int64], settings: PopulationSettings) -> FloatArray:
     """Return the ages in days of each page's newest visits, newest first, shape (P, 10).
 
-    The least of n uniform numbers and its successors are drawn one after another, each from the rest of its range:
-    1 - U_k+1 = (1 - U_k) V^(1 / (n - k)) for uniform V. So a page with thousands of visits costs no more than one with
-    ten. Ages beyond a page's own number of visits are meaningless.
+    The smallest of n uniform numbers and its successors are drawn in order, each from the remaining range: 1 - U_k+1 =
+    (1 - U_k) V^(1 / (n - k)) for uniform V. So a page with thousands of visits takes no more time than one with ten.
+    Ages beyond a page's number of visits are meaningless.
     """
     left = np.maximum(visits[:, None] - np.arange(MAX_SAMPLED), 1)
     remaining = np.cumsum(np.log1p(-uniforms(keys, MAX_SAMPLED)) / left, axis=1)
@@ -140,7 +140,7 @@ def newest_ages(keys: Keys, visits: NDArray[np.int64], settings: PopulationSetti
 
 
 def _visit_types(keys: Keys, settings: PopulationSettings) -> NDArray[np.uint8]:
-    """Return a type for each visit: one of the thesis' three kinds, or with a small probability another."""
+    """Return a type for each visit: one of the thesis' three kinds or, with a small probability, another type."""
     drawn = uniforms(keys, 2 * MAX_SAMPLED)
     which, kind = drawn[:, :MAX_SAMPLED], drawn[:, MAX_SAMPLED:]
     common = kinds_of(kind, settings)
@@ -169,7 +169,7 @@ def _onward(keys: Keys, settings: PopulationSettings) -> NDArray[np.uint8]:
 def _counter(
     types: NDArray[np.uint8], visits: NDArray[np.int64], uniform: FloatArray, settings: PopulationSettings
 ) -> NDArray[np.int64]:
-    """Return the stored counter, which omits some types: exactly in the sample, by their share beyond it.
+    """Return the stored counter, which omits some types: exactly in the sample, by the types' share beyond it.
 
     A visited page counts at least one, because a page with no counted visits would never be suggested.
     """
@@ -180,7 +180,7 @@ def _counter(
 
 
 _SEARCHES, _CANDIDATES, _NOTHING, _NOISE, PAGES = range(5)
-"""The children of a key: one for each draw, so that no draw depends on another's settings."""
+"""Indices of a search key's child keys: one per draw, so that a draw doesn't depend on another draw's settings."""
 
 _TRUTHS = {"frecency-2018": frecency_start, "linear-15": linear_15_truth}
 
@@ -188,7 +188,7 @@ _TRUTHS = {"frecency-2018": frecency_start, "linear-15": linear_15_truth}
 def searches_of(
     seed: int, clients: NDArray[np.int64], iteration: int, settings: PopulationSettings
 ) -> tuple[Keys, NDArray[np.intp], NDArray[np.intp]]:
-    """Return each search's key, its client (a position in ``clients``) and its number among theirs; shapes (S,)."""
+    """Return each search's key, its client (a position in ``clients``) and its number for this client; shapes (S,)."""
     in_iteration = child_keys(child_keys(root_key(seed), iteration), clients)
     fewest, most = settings.searches
     drawn = uniforms(child_keys(in_iteration, _SEARCHES), 1)[:, 0]
@@ -207,7 +207,7 @@ def candidate_counts(keys: Keys, settings: PopulationSettings) -> NDArray[np.int
 
 
 def choices(keys: Keys, wanted: FloatArray, settings: PopulationSettings) -> NDArray[np.int64]:
-    """Return the position of each search's choice among its candidates, shape (S,); -1 where nothing is selected.
+    """Return the position of each search's choice among its candidates, shape (S,); -1 without a choice.
 
     Args:
         keys: keys of the searches, shape (S,).
@@ -222,10 +222,10 @@ def choices(keys: Keys, wanted: FloatArray, settings: PopulationSettings) -> NDA
 
 
 def true_weights(model: RankingModel, given: tuple[float, ...]) -> FloatArray:
-    """Return the weights that users choose by: the given ones, or else the model's reference weights.
+    """Return the weights by which users choose: the given ones, or else the model's reference weights.
 
     Raises:
-        InvalidSettings: their number is not the model's, or none are given and the model has no reference.
+        InvalidSettings: their number differs from the model's, or none are given and the model has no reference.
     """
     if not given:
         if isinstance(model, OwnRanking):
@@ -246,17 +246,17 @@ def true_weights(model: RankingModel, given: tuple[float, ...]) -> FloatArray:
 
 
 _TASTES = 1 << 62
-"""The child of a seed's key that tastes are drawn from, beyond every iteration."""
+"""Index of a seed key's child key for users' tastes, beyond the indices of all iterations."""
 
 
 @dataclass(frozen=True)
 class Wishes:
-    """By which weights users want pages.
+    """Users' preferences for pages, as weights of a ranking model.
 
     Attributes:
-        model: scores pages under them.
+        model: the ranking model that scores pages under these weights.
         truth: the true weights of all users, shape (m,).
-        tastes: deviation of each user's weights from them, τ of :class:`PopulationSettings`.
+        tastes: deviation of each user's weights from the true ones, τ of :class:`PopulationSettings`.
         seed: determines the tastes, which depend only on it and the user's number.
     """
 
@@ -267,7 +267,7 @@ class Wishes:
 
     @classmethod
     def under(cls, model: RankingModel, settings: PopulationSettings, seed: int) -> Wishes:
-        """Return the population of some settings, without drift."""
+        """Return the wishes that some settings describe, without drift."""
         return cls(model, true_weights(model, settings.true_weights), settings.tastes, seed)
 
     def of(self, clients: NDArray[np.int64]) -> FloatArray:
@@ -283,7 +283,7 @@ class Wishes:
         Args:
             clients: the users.
             client: the user of each search, shape (S,), as ascending positions in ``clients``.
-            pages: the pages of all of them.
+            pages: the pages of all users.
             candidates: rows of the pages, padded with -1; shape (S, C).
         """
         if not self.tastes:
@@ -313,7 +313,7 @@ class Population(ABC):
         Wishes.under(model, settings, seed)
 
     def sample(self, clients: NDArray[np.int64], iteration: int) -> Sample:
-        """Return the searches of some clients in an iteration, always the same for the same client and iteration."""
+        """Return the searches of some clients in an iteration, which depend only on the client and the iteration."""
         settings = self._settings.at(iteration)
         keys, client, number = searches_of(self._seed, clients, iteration, settings)
         pages, candidates = self.candidates(keys, settings)

@@ -1,9 +1,9 @@
-"""A private line's client: its vector, its noise, an id for each version, and a record of its contributions.
+"""The client of a private line: its vector, its noise, an id for each version, and a record of its contributions.
 
 A client of a two-server line splits its vector in two, which needs the offer of the line's helper.
 
-The settings are those that are published with the line (`fedping.protocol.privacy`). The browser's module does the same
-(`browser/study/privacy/`), to the same numbers: docs/conformance has them.
+The settings are published with the line (`fedping.protocol.privacy`). The browser's module (`browser/study/privacy/`)
+computes the same numbers; docs/conformance has examples.
 """
 
 from fedping.client_sim.privacy.contributions import NEVER, Contributed, has_turn, rotating_id

@@ -1,4 +1,4 @@
-"""When a client contributes to a private line: the number of times, the versions, and the ids.
+"""A client's contributions to a private line: their number, their versions, and their ids.
 
 A client counts its contributions and stops at its cap. Its id differs in every version, so that no server can link its
 pings.
@@ -22,7 +22,7 @@ class Contributed(NamedTuple):
 
     Attributes:
         times: number of contributions.
-        last: version of the last one; -1 before the first.
+        last: version of the last contribution; -1 before the first.
     """
 
     times: int
@@ -36,7 +36,7 @@ class Contributed(NamedTuple):
         return version > self.last and (most is None or self.times < most)
 
     def after(self, version: int) -> Contributed:
-        """Return the contributions from the moment at which one is decided, whether or not it arrives."""
+        """Return the contributions after the client has decided on one more, whether or not it arrives."""
         return Contributed(self.times + 1, version)
 
 
@@ -73,7 +73,8 @@ def rotating_id(study: Study | PublicStudy, secret: bytes, line: str, version: i
 def has_turn(study: str, secret: bytes, line: str, version: int, share: float) -> bool:
     """Return whether a client is selected for a version, with probability ``share``.
 
-    It is if the first 48 bits of HMAC-SHA256(secret, "study|line|version|turn") are, as a fraction, below the share.
+    A client is selected if the first 48 bits of HMAC-SHA256(secret, "study|line|version|turn") are, as a fraction,
+    below the share.
     """
     digest = hmac.digest(secret, f"{study}|{line}|{version}|turn".encode(), "sha256")
     return int.from_bytes(digest[:6], "big") / 2**48 < share

@@ -1,7 +1,7 @@
-"""Draws in whole numbers from random bytes: exact, so that what follows from their probabilities holds as proven.
+"""Exact draws of whole numbers from random bytes, so that proofs about their probabilities apply.
 
-Bernoulli trials with probability e^-γ, discrete Laplace and discrete Gaussian by Canonne, Kamath and Steinke, "The
-Discrete Gaussian for Differential Privacy" (2020), algorithms 1 to 3. Probabilities are never floats.
+Bernoulli trials with probability e^-γ, discrete Laplace and discrete Gaussian draws follow algorithms 1 to 3 of
+Canonne, Kamath and Steinke, "The Discrete Gaussian for Differential Privacy" (2020). Probabilities are never floats.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 Draw: TypeAlias = Callable[[int], bytes]
-"""Returns a number of random bytes."""
+"""Function that returns a number of random bytes."""
 
 _FRACTION = 2**20
-"""An epsilon is rounded down to a multiple of 1 over this, which every language has exactly."""
+"""Denominator of the fraction to which an ε is rounded down, so that every language has the same exact value."""
 
 
 class Chance:
@@ -85,9 +85,9 @@ class Chance:
                 return found
 
     def discrete_gaussians(self, sigma: int, d: int) -> NDArray[np.int64]:
-        """Return d of them, shape (d,)."""
+        """Return d independent draws of :meth:`discrete_gaussian`, shape (d,)."""
         return np.array([self.discrete_gaussian(sigma) for _ in range(d)], np.int64)
 
 
 SYSTEM = Chance(secrets.token_bytes)
-"""From the platform's randomness, whose seed no server knows."""
+"""Draws from the platform's randomness, whose seed no server knows."""

@@ -1,7 +1,7 @@
-"""Randomised response in two stages: an answer is drawn once and kept, and every report of it is drawn again.
+"""Randomised response in two stages: a noisy answer is drawn once and kept, and each report adds noise to it.
 
 A stage keeps an answer with probability p, and else draws one of all k answers, each with the same probability. So a
-stage of ε has p = (e^ε - 1) / (e^ε + k - 1), and two stages after each other are one with the product of both p. The
+stage of ε has p = (e^ε - 1) / (e^ε + k - 1), and two consecutive stages are one stage with the product of both p. The
 first stage bounds what all reports together reveal; the second makes a single report reveal less.
 
 Sources: Warner 1965; Erlingsson, Pihur and Korolova, "RAPPOR", 2014, on the stages; Kairouz, Bonawitz and Ramage 2016,
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class TwoStageResponse:
-    """The two stages of an answer out of several. Any two answers are neighbours.
+    """The two stages for an answer out of several. Any two answers are neighbours.
 
     Attributes:
         answers: number of possible answers, k, at least 2.
@@ -49,7 +49,8 @@ class TwoStageResponse:
     def epsilon_of(self, reports: int) -> float:
         """Return the exact local ε of a number of reports of one answer: their largest log-ratio.
 
-        It is reached where all reports are the same answer. It grows with their number, to that of the first stage.
+        The largest ratio occurs if all reports are the same answer. It grows with the number of reports, to the ε of
+        the first stage.
         """
         if self.instantaneous is None:
             return self.permanent
@@ -59,7 +60,7 @@ class TwoStageResponse:
         return math.log(true / (first[1] + (1 - first[1]) * ratio))
 
     def _chances(self, epsilon: float) -> tuple[float, float]:
-        """Return the probabilities that a stage says an answer where it is the true one, and where it is not."""
+        """Return the probabilities that a stage reports a given answer if it is the true one, and if it isn't."""
         other = (1 - self.kept(epsilon)) / self.answers
         return self.kept(epsilon) + other, other
 
@@ -71,12 +72,12 @@ class TwoStageResponse:
     def drawn(
         self, answers: NDArray[np.integer[Any]], first: NDArray[np.float64], second: NDArray[np.float64]
     ) -> NDArray[np.intp]:
-        """Return reports instead of answers, numbers from 0 to k - 1.
+        """Return the reports of answers, numbers from 0 to k - 1.
 
         Args:
-            answers: the true ones, of any shape.
-            first: uniform numbers in [0, 1), the same whenever the answer is reported.
-            second: others, drawn for each report.
+            answers: the true answers, of any shape.
+            first: uniform numbers in [0, 1), the same for all reports of an answer.
+            second: uniform numbers in [0, 1), new for each report.
         """
         stages = ((self.permanent, first), (self.instantaneous, second))
         reports = answers.astype(np.intp)
@@ -88,6 +89,6 @@ class TwoStageResponse:
         return reports
 
     def unbiased(self, reports: NDArray[np.intp], values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return numbers whose expectation is the value of the true answer, given the values of all k answers."""
+        """Return unbiased estimates of the true answers' values, given the values of all k answers."""
         middle = values.mean()
         return np.asarray(middle + (values[reports] - middle) / self.truth)

@@ -1,4 +1,4 @@
-"""The vector that a client of a private line sends: clipped, with its own noise or in two shares, as the line asks."""
+"""The vector that a client of a private line sends: clipped, and with the client's noise or in two shares."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ class Contributor:
             updates: their updates, shape (k, m).
             losses: their losses, shape (k,).
             tops: 1 where the choice was on top, else 0, shape (k,).
-            chances: noise source of each client; there may be more.
+            chances: a noise source for each client, and possibly more.
         """
         vectors = vectors_of(self.frame, updates, losses, tops, self._privacy.loss)
         local = self._privacy.local
         if local is None:
             return vectors
         m = len(self.frame.group)
-        vectors[:, m + 1 :] = 0  # local noise covers the weights alone, so only these are sent
+        vectors[:, m + 1 :] = 0  # local noise covers only the weights, so only weights are sent
         for vector, chance in zip(vectors, chances, strict=False):
             match local:
                 case OneSign():
@@ -78,7 +78,7 @@ class Contributor:
         return vectors
 
     def _one_sign(self, signs: NDArray[np.int64], epsilon: float, chance: Chance) -> NDArray[np.int64]:
-        """Return one weight's sign, or its opposite by randomised response (Warner 1965), and zeros elsewhere."""
+        """Return zeros except for one weight's sign, or its opposite by randomised response (Warner 1965)."""
         place = int(self._kept[chance.below(len(self._kept))])
         up = chance.coin() if signs[place] == 0 else bool(signs[place] > 0)
         response = np.zeros_like(signs)
@@ -92,26 +92,26 @@ class Contributor:
 
 
 Seeds: TypeAlias = Callable[[int], Sequence[bytes]]
-"""Returns a number of seeds of 32 bytes, each the helper's share of one ping."""
+"""Function that returns a number of seeds of 32 bytes; each is the helper's share of a ping."""
 
 
 def system_seeds(count: int) -> list[bytes]:
-    """Return seeds from the operating system; with a seed, a vector can be read."""
+    """Return secret seeds from the operating system; anyone with a seed and the leader's share can read the vector."""
     drawn = os.urandom(SEED_BYTES * count)
     return [drawn[at : at + SEED_BYTES] for at in range(0, len(drawn), SEED_BYTES)]
 
 
 _BYTES_AT_A_TIME = 2**24
-"""Maximum bytes of masks at a time; several copies of them are made."""
+"""Maximum bytes of masks at a time, without their copies."""
 
 FARTHEST = 2.0**52
 """Maximum distance from zero of hostile clients' numbers, so that sums of many stay exact."""
 
 
 def unbounded(frame: Frame, updates: NDArray[np.floating]) -> NDArray[np.int64]:
-    """Return the numbers of k updates without bounds, shape (k, m), as hostile clients send them.
+    """Return the numbers of k unbounded updates, shape (k, m), which hostile clients send.
 
-    Where the leader reads vectors, it bounds them itself. Shares can't be bounded, unless clients prove them.
+    A leader that can read vectors bounds them itself. Shares can't be bounded, unless clients prove the bounds.
     """
     with np.errstate(all="ignore"):
         numbers = np.nan_to_num(np.rint(updates / frame.units), posinf=FARTHEST, neginf=-FARTHEST)
@@ -121,9 +121,9 @@ def unbounded(frame: Frame, updates: NDArray[np.floating]) -> NDArray[np.int64]:
 class Sharer:
     """Makes the payloads of a two-server line for one offer of its helper.
 
-    A ping's shares are made once: a retry has the same bytes. Sealing draws a key for each message from the operating
-    system alone, so that the same seeds make the same shares, but never the same payload. It takes about 150 µs a ping;
-    all the rest, for many pings at once, takes a few µs, or with proofs as much again.
+    A ping's shares are made once: a retry has the same bytes. Sealing draws a new key for each message from the
+    operating system, so that equal seeds give equal shares, but never equal payloads. Sealing takes about 150 µs a
+    ping; all other steps, for many pings at once, take a few µs, or with proofs about as long as sealing.
 
     Args:
         study: the study.
@@ -160,7 +160,7 @@ class Sharer:
             vectors: the clients' vectors, shape (k, d).
             documents: the pings' document ids.
             versions: the model versions that the pings name.
-            arm: the arm that they name.
+            arm: the arm that the pings name.
             seeds: returns the seeds of the helper's shares.
         """
         terms, offer, drawn_seeds = self._terms, self.offer.id, seeds(len(vectors))

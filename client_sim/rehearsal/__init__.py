@@ -1,1 +1,1 @@
-"""Rehearsal: lists of a product's own items, simulated users who choose from them, and what a model has learned."""
+"""Rehearsal: lists of a product's own items, simulated users who choose from them, and measures of learning."""

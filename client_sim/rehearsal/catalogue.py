@@ -1,4 +1,4 @@
-"""The items that a list may have: those of a product's table, or items with random values for every feature."""
+"""The items of lists: those of a product's table, or items with random values for every feature."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Offered(NamedTuple):
         at: positions of the values, shape (N, c, S).
         value: the values, shape (N, c, S).
         shown: the number of items, shape (N,).
-        pinned: which items the product may pin, shape (N, c).
+        pinned: whether the product may pin each item, shape (N, c).
     """
 
     at: NDArray[np.intp]
@@ -72,8 +72,8 @@ class Found:
 
     Attributes:
         items: positions of the items, shape (total,).
-        first: the first of each query's, shape (queries,).
-        count: the number of each query's, shape (queries,).
+        first: the position in ``items`` of each query's first item, shape (queries,).
+        count: the number of each query's items, shape (queries,).
     """
 
     items: NDArray[np.int32]
@@ -89,7 +89,7 @@ class Found:
 
 
 class Catalogue(Protocol):
-    """The components of lists."""
+    """A source of the candidates of lists."""
 
     def offered(self, keys: Keys) -> Offered:
         """Return the candidates of the list of each key, shape (N,)."""
@@ -100,7 +100,7 @@ def catalogue_for(spec: ModelSpec, rehearsal: Rehearsal) -> Catalogue:
     """Return the catalogue of a rehearsal.
 
     Raises:
-        InvalidSettings: a table doesn't have what the features read.
+        InvalidSettings: a table lacks columns that the features read.
         FedpingError: a table can't be read.
     """
     return RandomItems(spec, rehearsal.shown) if rehearsal.items is None else _from_tables(spec, rehearsal)
@@ -108,16 +108,16 @@ def catalogue_for(spec: ModelSpec, rehearsal: Rehearsal) -> Catalogue:
 
 @dataclass(frozen=True)
 class TableItems:
-    """Items of a table, under queries of another one.
+    """Items of a table, with queries of another table.
 
     Attributes:
         spec: the spec.
-        items, queries: their fields.
+        items, queries: the fields of items and of queries.
         count: the number of items.
-        asked: the number of queries, 1 if there is no table of them.
-        found: the items that each query finds; all may be candidates if None.
-        shown: the number of items in a list, where any are candidates.
-        flagged: which items the product may pin, shape (count,).
+        asked: the number of queries; 1 without a table of queries.
+        found: the items that each query finds; if None, all items may be candidates.
+        shown: the number of items in a list, if all items may be candidates.
+        flagged: whether the product may pin each item, shape (count,).
     """
 
     spec: ModelSpec
@@ -223,7 +223,7 @@ def _fields(spec: ModelSpec) -> tuple[Fields, Fields]:
 
 
 def _read(path: Path, fields: Fields, others: Sequence[str]) -> dict[str, list[Any]]:
-    """Return a table's columns of fields and others, each value as features take it.
+    """Return a table's columns of fields and others, with values in the form that features read.
 
     Raises:
         InvalidSettings: a column is missing, or a value is of another type than its feature reads.
@@ -268,13 +268,13 @@ def _as_map(value: Any) -> Any:
 
 
 def _unpacked(path: Path) -> int:
-    """Return the size of a table's file or folder without compression, counted no further than :data:`MOST_BYTES`."""
+    """Return the uncompressed size of a table's file or folder; counting stops beyond :data:`MOST_BYTES`."""
     if path.is_dir():
         return sum(map(_unpacked, path.glob("*.parquet")))
     if not path.is_file():
         return 0
     size = 0
-    with contextlib.suppress(pa.ArrowException, OSError, EOFError, zlib.error):  # reading it says what is wrong
+    with contextlib.suppress(pa.ArrowException, OSError, EOFError, zlib.error):  # reading the file reports the error
         if path.suffix == ".parquet":
             metadata = pq.read_metadata(path)
             return sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))

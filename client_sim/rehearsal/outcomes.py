@@ -1,4 +1,4 @@
-"""The outcomes of simulated choices: values by the law of each, within their declared bounds, at once or later."""
+"""The outcomes of simulated choices: values by each outcome's law, within its declared bounds, at once or later."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Followed(NamedTuple):
     """An outcome of N choices.
 
     Attributes:
-        outcome: its declaration.
-        values: the value that each client sends; None for nothing.
+        outcome: the outcome's declaration.
+        values: the value that each client sends; None if it sends none.
         ages: whole hours after the choice; None for an outcome at the choice.
     """
 
@@ -47,13 +47,13 @@ def check_laws(study: str, declared: Sequence[Outcome], laws: Mapping[str, Outco
 def followed(
     declared: Iterable[Outcome], laws: Mapping[str, OutcomeLaw], utility: FloatArray, keys: Keys
 ) -> list[Followed]:
-    """Return the outcomes of N choices that have a law.
+    """Return the outcomes of N choices, for outcomes with a law.
 
     Args:
         declared: the study's outcomes.
-        laws: the law of some of them, by name.
+        laws: the laws of some outcomes, by name.
         utility: utility of the chosen items, shape (N,).
-        keys: of the choices, shape (N,).
+        keys: keys of the choices, shape (N,).
     """
     return [
         _of(outcome, laws[outcome.name], utility, child_keys(keys, number))

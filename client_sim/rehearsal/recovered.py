@@ -1,4 +1,4 @@
-"""How well a model matches users' true preferences, on lists of a fixed seed that no client has seen."""
+"""Measures a model's match with users' true preferences, on lists of a fixed seed that no client has seen."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from fedping.client_sim.rehearsal.users import Users, as_lists
 from fedping.protocol.draws import Keys, child_keys, root_key
 
 LISTS = 2_000
-"""Number of lists that a version is judged on."""
+"""Number of lists for the evaluation of a version."""
 
 _JUDGED = 2**31
 
 
 class Recovered(Struct, frozen=True, kw_only=True):
-    """How close a version is to users' preferences.
+    """The match of a version with users' preferences.
 
     Attributes:
-        version: its number, -1 for the start.
+        version: number of the version, -1 for the start.
         gain: share of the possible gain in the mean true utility of the top item: 0 for the start model, 1 for the true
             weights. None if the start ranks as well as the truth.
         cosine: the cosine of the angle between the version's weights and the true ones, without offsets of places and
             hidden layers. None if either has no length.
-        mrr: the mean of 1 / place of the item that a user takes who sees all items.
-        ndcg: the normalised discounted cumulative gain of the order, by each item's chance to be that one.
-        clicks: share of lists from which users choose, given how they look.
+        mrr: the mean of 1 / place of the item that a user who sees all items chooses.
+        ndcg: the normalised discounted cumulative gain of the order, with the probability of an item's choice as its
+            gain.
+        clicks: share of lists from which users choose, when they look at lists by the rehearsal's settings.
     """
 
     version: int
@@ -47,12 +48,12 @@ class Recovered(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Judge:
-    """Judges versions of a model by the true wishes of simulated users.
+    """Evaluates versions of a model by the true preferences of simulated users.
 
     Attributes:
         users: the users, with average taste.
         start: the weights of version 0, shape (m,).
-        seed: of the lists.
+        seed: seed of the lists.
     """
 
     users: Users
@@ -60,7 +61,7 @@ class Judge:
     seed: int
 
     def recovered(self, version: int, weights: FloatArray, iteration: int = 0) -> Recovered:
-        """Return a version's match with an iteration's true weights; ``weights`` has shape (m,)."""
+        """Return the match of a version, with weights of shape (m,), with an iteration's true weights."""
         utility = self.users.utilities(self._lists, iteration)
         wanted = self.users.wanted(iteration)
         tops = [self._top(utility, by) for by in (self.start, weights, wanted)]

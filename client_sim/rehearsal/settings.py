@@ -1,4 +1,4 @@
-"""The settings of a rehearsal: which items are listed, what users want, how they look, and what follows a choice."""
+"""The settings of a rehearsal: listed items, users' preferences and looks, and the outcomes of choices."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from fedping.protocol.settings_file import read_settings
 from fedping.protocol.weights import Finite
 
 Look: TypeAlias = Literal["all", "place", "consider", "cascade"]
-"""How users look at a list (:func:`fedping.client_sim.rehearsal.users.chosen`)."""
+"""The way in which users look at a list (:func:`fedping.client_sim.rehearsal.users.chosen`)."""
 
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 NotNegative: TypeAlias = Annotated[float, Meta(ge=0, le=1e6)]
 
 
 class OutcomeLaw(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How an outcome follows a choice, by the utility u of the chosen item: x = ``level`` + ``slope`` · u.
+    """Distribution of an outcome by the utility u of the chosen item, with x = ``level`` + ``slope`` · u.
 
     A flag is true with probability 1 / (1 + exp(-x)). A count is Poisson with mean exp(x). A number is lognormal:
-    exp(x + ``spread`` · z) with z standard normal. A category is any of its values, each as likely.
+    exp(x + ``spread`` · z) with z standard normal. A category is any of its values, with equal probability.
 
-    ``chance`` is the share of choices that have the outcome at all; of the others nothing is reported. ``after`` is
-    the mean of the exponential time after the choice, in hours, of a later outcome.
+    ``chance`` is the share of choices with the outcome; for other choices nothing is reported. ``after`` is the mean
+    of the exponential time, in hours, from the choice to a later outcome.
     """
 
     chance: Share = 1.0
@@ -40,18 +40,18 @@ class OutcomeLaw(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class Rehearsal(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Lists of a product's items, and the users who choose from them.
 
-    ``items`` is a table, CSV or Parquet, with a row an item and a column a field; without one, every feature of an item
-    has a random value. ``queries`` is a table of the queries' fields, drawn at random. A column of it, ``candidates``,
-    may have the items that each query finds, as a list or as a text with spaces between; they are named by the column
-    ``key`` of the items. Otherwise any ``shown`` items are candidates, as likely as all others.
+    ``items`` is a table, CSV or Parquet, with a row per item and a column per field; without a table, every feature of
+    an item has a random value. ``queries`` is a table of the queries' fields, drawn at random. Its column
+    ``candidates`` may have the items that each query finds, as a list or as a text with spaces between names; the names
+    are in the items' column ``key``. Otherwise ``shown`` random items are candidates.
 
     Users want items by ``truth``: the true weights, by name of weight or feature, 0 for all others; random ones without
-    ``truth``. ``drift`` is what is added to them in every iteration. ``tastes`` is the standard deviation
-    of each user's own weights about the truth. An item's utility is its score by these weights; ``noise`` is the scale
-    of the Gumbel noise that a choice adds. ``leave`` is the share of lists that a user leaves without a choice.
+    ``truth``. ``drift`` is added to them in every iteration. ``tastes`` is the standard deviation of each user's own
+    weights around the truth. An item's utility is its score by these weights; ``noise`` is the scale of the Gumbel
+    noise that a choice adds. ``leave`` is the share of lists that a user leaves without a choice.
 
-    ``look`` says which items of a list users see. ``pinned`` is a column of the items: a list's best pinned item stands
-    on top, whatever its score. ``outcomes`` has the distribution of each declared outcome to rehearse.
+    ``look`` determines the items of a list that users see. ``pinned`` is a column of the items: a list's best pinned
+    item is on top, whatever its score. ``outcomes`` has the distribution of each declared outcome to rehearse.
 
     Raises:
         InvalidSettings: settings for a missing table.
@@ -81,7 +81,7 @@ class Rehearsal(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
                 raise InvalidSettings(f"'{name}' needs a table of items. Give 'items' with it")
 
     def at(self, folder: Path) -> Rehearsal:
-        """Return the same with the tables' paths relative to here, if they were relative to ``folder``."""
+        """Return the rehearsal with table paths relative to the current folder; they were relative to ``folder``."""
         paths = {name: getattr(self, name) for name in ("items", "queries")}
         return replace(
             self, **{name: str(folder / local_path(path)) for name, path in paths.items() if path is not None}
@@ -89,13 +89,13 @@ class Rehearsal(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 BY_CHANCE = Rehearsal(shown=5, look="all")
-"""Lists of items with random values, from which users who see all of them choose by random weights."""
+"""A rehearsal of items with random values; users see all items and choose by random weights."""
 
 
 def read_rehearsal(path: Path) -> Rehearsal:
     """Read a rehearsal's file: the settings, with or without the heading ``[rehearsal]``.
 
     Raises:
-        InvalidSettings: there is no such file, or a setting is wrong.
+        InvalidSettings: the file doesn't exist, or a setting is invalid.
     """
     return read_settings(path, Rehearsal, "rehearsal").at(path.parent)

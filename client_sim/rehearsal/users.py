@@ -22,10 +22,10 @@ from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.spec import ModelSpec
 
 PLACE_POWER = 1.35
-"""Power of the place by which lower items are chosen less often, for users who look by ``place``."""
+"""Power of an item's place in its probability of a choice, for users who look by ``place``."""
 
 CONSIDER_POWER = 0.82
-"""Power of the place by which an item is less likely to be considered."""
+"""Power of an item's place in its probability of being considered."""
 
 ATTRACTIVE = 2.0
 """Utility at which half of the users find an item attractive."""
@@ -39,15 +39,15 @@ _TASTE = 2**30
 
 @dataclass(frozen=True)
 class Visits:
-    """N lists as users saw them, all items of each on the screen, and what they chose.
+    """N lists as users saw them, with all items on the screen, and the users' choices.
 
     Attributes:
         at, value: positions and values of the items in displayed order, shape (N, c, S).
         shown: the number of items, shape (N,).
         chosen: the place of the chosen item, from 0; -1 for none, shape (N,).
-        pinned: the items that were pinned, shape (N, c).
-        swapped: whether two neighbours had changed places, shape (N,).
-        utility: what each item is worth to the user, minus infinity in the padding, shape (N, c).
+        pinned: whether each item was pinned, shape (N, c).
+        swapped: whether two neighbours were swapped, shape (N,).
+        utility: the utility of each item to the user, minus infinity in the padding, shape (N, c).
     """
 
     at: NDArray[np.intp]
@@ -63,17 +63,17 @@ class Visits:
 
     @property
     def has_choice(self) -> NDArray[np.bool_]:
-        """Whether something was chosen, shape (N,)."""
+        """Whether an item was chosen in each list, shape (N,)."""
         found: NDArray[np.bool_] = self.chosen != NOTHING_CHOSEN
         return found
 
     def of_chosen(self, column: NDArray[Any]) -> NDArray[Any]:
-        """Return the value of each chosen item in a column of shape (N, c); of the top item without a choice."""
+        """Return the value of each chosen item in a column of shape (N, c); without a choice, that of the top item."""
         found: NDArray[Any] = column[np.arange(len(self)), np.maximum(self.chosen, 0)]
         return found
 
     def rows(self, which: NDArray[np.intp]) -> Visits:
-        """Return some of the lists."""
+        """Return the lists at these positions."""
         return Visits(**{name: column[which] for name, column in vars(self).items()})
 
     def data(self, sizes: NDArray[np.int64]) -> ListData:
@@ -92,14 +92,15 @@ class Visits:
 def chosen(look: Look, utility: FloatArray, gumbel: FloatArray, considered: FloatArray) -> NDArray[np.intp]:
     """Return the place of the chosen item in each list, -1 for none, shape (N,).
 
-    Users see ``all`` items and take the best; by ``place``, an item's appeal is whether it is attractive, times
-    1 / place^1.35; they ``consider`` each item with chance 1 / place^0.82 and take the best of these; or they look from
-    the top down, a ``cascade``, and take the first item that is good enough.
+    With ``all``, users see all items and take the best. With ``place``, the probability of a choice is proportional to
+    an item's attractiveness, 1 / (1 + exp(2 - utility)), times 1 / place^1.35. With ``consider``, they consider each
+    item with probability 1 / place^0.82 and take the best of these. With ``cascade``, they look from the top down and
+    take the first item that is good enough.
 
     Args:
-        look: how users look.
-        utility: of each item in displayed order, minus infinity where there is none, shape (N, c).
-        gumbel: the noise of each, in units of a utility, shape (N, c).
+        look: the way in which users look.
+        utility: utility of each item in displayed order, minus infinity in the padding, shape (N, c).
+        gumbel: noise of each utility, in the same unit, shape (N, c).
         considered: uniform numbers in [0, 1), shape (N, c).
     """
     place = np.arange(1, utility.shape[1] + 1)
@@ -127,7 +128,7 @@ class Users:
         rehearsal: the settings.
         catalogue: the items.
         truth: users' weights in iteration 0, shape (m,).
-        drift: what an iteration adds to them, shape (m,).
+        drift: the change of the weights per iteration, shape (m,).
     """
 
     spec: ModelSpec
@@ -141,10 +142,10 @@ class Users:
         return self.truth + iteration * self.drift
 
     def visits(self, keys: Keys, owners: Keys, applied: FloatArray, iteration: int) -> Visits:
-        """Return the lists of some keys, ordered by a model, and what their users chose.
+        """Return the lists of some keys, ordered by a model, and their users' choices.
 
         Args:
-            keys: of the lists, shape (N,).
+            keys: keys of the lists, shape (N,).
             owners: the key of each list's user, shape (N,).
             applied: the weights that rank the lists, shape (m,), or each list's own weights, shape (m, N).
             iteration: the iteration to which the truth has drifted.
@@ -188,7 +189,7 @@ class Users:
     def _explored(
         self, order: NDArray[np.intp], has_pin: NDArray[np.bool_], shown: NDArray[np.intp], keys: Keys
     ) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-        """Swap neighbours below a pinned item, as :func:`fedping.client_sim.features.reference.swapped` does."""
+        """Swap unpinned neighbours at random, like :func:`fedping.client_sim.features.reference.swapped`."""
         if not self.spec.explore:
             return order, np.zeros(len(order), np.bool_)
         draws = uniforms(child_keys(keys, _SWAPPED), 2)
@@ -205,10 +206,10 @@ class VisitData:
     """The visits of a fleet in an iteration, made on request: a :class:`fedping.client_sim.learning.batch.ClientData`.
 
     Attributes:
-        users: who they are.
+        users: the users.
         owners: the key of each user, the same in every iteration, shape (clients,).
         keys: the key of each user in the iteration, shape (clients,).
-        sizes: the number of lists of each, shape (clients,).
+        sizes: the number of each user's lists, shape (clients,).
         applied: the weights that rank the lists, shape (m,), or each user's own weights, shape (clients, m).
         iteration: the iteration.
     """
@@ -235,7 +236,7 @@ class VisitData:
         return self.lists(clients).batch(np.arange(len(clients)))
 
     def lists(self, clients: Clients) -> ListData:
-        """Return all the lists of these clients as data that is kept."""
+        """Return all the lists of these clients as stored data, which isn't made on request."""
         return self.visits(clients).data(self.sizes[clients])
 
 
@@ -255,10 +256,10 @@ def users_of(spec: ModelSpec, rehearsal: Rehearsal, truth: Keys) -> Users:
     Args:
         spec: the spec.
         rehearsal: the settings.
-        truth: the key of the weights that users want items by, where the settings have none, shape (1,).
+        truth: the key of random true weights, for settings without ``truth``, shape (1,).
 
     Raises:
-        InvalidSettings: the truth names no weight, or a table doesn't have what the features read.
+        InvalidSettings: the truth names an unknown weight, or a table lacks columns that the features read.
         FedpingError: a table can't be read.
     """
     if rehearsal.truth:
@@ -275,7 +276,7 @@ def named_weights(spec: ModelSpec, values: Mapping[str, float], setting: str) ->
     """Return weights by the names of weights and features, 0 for all others, shape (m,).
 
     Raises:
-        InvalidSettings: a name is none of a weight or a feature.
+        InvalidSettings: a name doesn't belong to a weight or a feature.
     """
     weights = np.zeros(spec.m)
     for name, value in values.items():

@@ -1,7 +1,7 @@
-"""The clients of a round: samplers (thesis 3.1 and 3.2), each a pure function of (seed, round), or of the past too.
+"""Samplers of a round's clients (thesis 3.1 and 3.2): functions of seed and round, and optionally of the past.
 
-To add one: its settings, in the union ``Sampling``, and a class that satisfies :class:`Sampler` in `samplers.py`; a
-function here that makes it.
+To add a sampler, add its settings to the union ``Sampling``, a class that satisfies :class:`Sampler` in `samplers.py`,
+and its factory here.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Groups = NDArray[Any]
 
 
 _SAMPLERS: Makers[Callable[[Any, Sizes, int, Groups | None], Sampler]] = Makers()
-"""The function that makes a sampler, by the type of its settings."""
+"""Factories of samplers, by the type of their settings."""
 
 
 def sampler_for(settings: Sampling, sizes: Sizes, seed: int, groups: Groups | None = None) -> Sampler:
@@ -58,10 +58,11 @@ def sampler_for(settings: Sampling, sizes: Sizes, seed: int, groups: Groups | No
         settings: one of the kinds of sampling.
         sizes: n_i, shape (clients,).
         seed: the seed of all rounds.
-        groups: the stratum or cluster of each client, any names, shape (clients,); only these two kinds need them.
+        groups: the stratum or cluster of each client, any names, shape (clients,); only :class:`Stratified` and
+            :class:`Cluster` need them.
 
     Raises:
-        InvalidSettings: there are fewer clients or groups than to be drawn, no groups, or no examples.
+        InvalidSettings: there are fewer clients or groups than the sampler draws, no groups, or no examples.
     """
     if not len(sizes):
         raise InvalidSettings("there are no clients to sample. Check how the data are divided")

@@ -16,7 +16,7 @@ from fedping.client_sim.sampling.samplers import NEITHER, FullUpdate, Oort, even
 from fedping.protocol.pipeline import Weighting
 
 _AT_ONCE = 4096
-"""Examples whose losses are computed at a time."""
+"""Number of examples whose losses are computed at a time."""
 
 
 def data_utilities(model: Model[Any], weights: FloatArray, batch: Any) -> FloatArray:
@@ -48,9 +48,10 @@ def data_utilities(model: Model[Any], weights: FloatArray, batch: Any) -> FloatA
 
 
 def preferred_seconds(settings: Oort, gains: FloatArray) -> float:
-    """Return the preferred duration of an answer after rounds with these gains, shape (rounds,); infinite without one.
+    """Return the preferred duration of an answer after rounds with these gains, shape (rounds,); infinite if not set.
 
-    After every window of rounds but the first, it grows by a step if the window gained less than the one before it.
+    After every window of rounds but the first, the duration grows by a step if the window gained less than the previous
+    window.
     """
     if settings.seconds is None:
         return np.inf
@@ -60,11 +61,11 @@ def preferred_seconds(settings: Oort, gains: FloatArray) -> float:
 
 
 def scores(settings: Oort, past: Past, known: Clients) -> FloatArray:
-    """Return the scores of clients that have taken part, shape (k,): data, time away and speed.
+    """Return the scores of clients that have taken part, by data, time away and speed, shape (k,).
 
     Args:
         settings: see :class:`Oort`.
-        past: what is known before the round.
+        past: the clients' past before the round.
         known: positions of these clients, shape (k,).
     """
     utilities = past.utilities[known]
@@ -96,7 +97,7 @@ class OortSampler:
         return self.settings.clients
 
     def draw(self, round_number: int) -> Clients:
-        """Return the clients of a round before which none has taken part."""
+        """Return the clients of a round when no client has taken part yet."""
         nothing = Participation(len(self.sizes))
         return self.draw_after(
             Past(
@@ -112,24 +113,24 @@ class OortSampler:
         )
 
     def draw_after(self, past: Past) -> Clients:
-        """Return the clients of a round: of new ones the share that is explored, and the others by their scores."""
+        """Return the clients of a round: a share of new clients to explore, and known clients by their scores."""
         random, settings = generator(self.seed, "sample", past.round), self.settings
         may = self.sizes > 0
         known = np.flatnonzero(may & ~np.isnan(past.utilities))
         new = np.flatnonzero(may & np.isnan(past.utilities))
         share = max(settings.least, settings.exploration * settings.decay**past.round)
-        explored = int(share * settings.clients + random.random())  # right on average
+        explored = int(share * settings.clients + random.random())  # rounded at random, without bias
         explored = min(len(new), max(explored, settings.clients - len(known)))
         drawn = [random.choice(new, explored, replace=False)]
         if wanted := settings.clients - explored:
             each = scores(settings, past, known)
             last = np.sort(each)[len(each) - wanted]
             able = np.flatnonzero(each >= settings.cut_off * last)
-            # The least of exponential variables with these rates: a draw in proportion to them, without replacement.
+            # The smallest exponential variables with these rates are a draw in proportion to them, without replacement.
             arrivals = random.exponential(size=len(able)) / np.maximum(each[able], 1e-12)
             drawn.append(known[able[np.argsort(arrivals)[:wanted]]])
         return np.sort(np.concatenate(drawn))
 
     def estimates(self, weighting: Weighting) -> frozenset[FullUpdate]:
-        """Without a choice, the update of all clients is the full one."""
+        """Return the full updates that are estimated without bias: none unless every round has all clients."""
         return evenly(self.sizes, weighting, everyone=True) if self.clients == len(self.sizes) else NEITHER

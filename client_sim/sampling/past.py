@@ -1,4 +1,4 @@
-"""The past of a run's clients, for samplings that depend on it: losses, and who took part when."""
+"""The past of a run's clients, for samplings that depend on it: losses, and the rounds of each client."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class Past:
         round: the number of the round to draw for, from 0.
         seed: the run's seed.
         sizes: the clients' numbers of examples, shape (clients,).
-        groups: their natural keys, shape (clients,); None without any.
+        groups: the clients' natural keys, shape (clients,); None without any.
         losses: each client's last loss, over all its examples at the weights that it last fetched for a training, shape
             (clients,); NaN if it has not taken part.
-        times: number of rounds that each has taken part in, shape (clients,).
-        last: number of the last such round, shape (clients,); :data:`NEVER` (-1) if there is none.
+        times: number of rounds that each client has taken part in, shape (clients,).
+        last: number of the last of these rounds, shape (clients,); :data:`NEVER` (-1) without any.
         losses_of: returns the losses of some clients, shape (k,), at the newest weights, which those clients fetch.
         now: simulated seconds since the run began; NaN without a clock.
-        seconds: simulated seconds that each client's last answer took, shape (clients,); NaN if there is none.
+        seconds: simulated seconds that each client's last answer took, shape (clients,); NaN without any.
         utilities: each client's utility of its data when it last took part, shape (clients,); NaN if it is not recorded
             (:func:`fedping.client_sim.sampling.oort.data_utilities`).
-        gains: the sum of these over the answers of each earlier round, shape (round,) or empty.
+        gains: the sum of utilities over the answers of each earlier round, shape (round,) or empty.
     """
 
     round: int
@@ -59,7 +59,7 @@ class Past:
 
 
 class Participation:
-    """Record of the clients' last losses and of who took part when; a part of a run's checkpoints.
+    """Record of the clients' last losses and of the rounds that they took part in; part of a run's checkpoints.
 
     Args:
         clients: number of all clients.
@@ -81,16 +81,16 @@ class Participation:
         seconds: FloatArray | None = None,
         utilities: FloatArray | None = None,
     ) -> None:
-        """Record what clients have sent in a round; a repeated client counts once.
+        """Record the answers of clients in a round; a repeated client counts once.
 
         Args:
             round_: number of the round, from 0.
             clients: positions among all clients, shape (k,).
-            losses: the losses that they have sent, shape (k,).
+            losses: the losses that the clients have sent, shape (k,).
             seconds: simulated seconds that their answers took, shape (k,); None without a clock.
             utilities: the utilities of their data, shape (k,); None if the sampling doesn't use them.
         """
-        there = clients < len(self.losses)  # the others are invented by an attack
+        there = clients < len(self.losses)  # other clients were invented by an attack
         known = clients[there]
         self.losses[known] = losses[there]
         if seconds is not None:
@@ -107,7 +107,7 @@ class Participation:
         return {name: getattr(self, name).copy() for name in _RECORDS}
 
     def restore(self, saved: Mapping[str, NDArray[Any]]) -> None:
-        """Replace the record by the result of :meth:`snapshot`; an earlier fedping's had fewer parts."""
+        """Replace the record by the result of :meth:`snapshot`; snapshots of earlier versions have fewer parts."""
         for name in _RECORDS:
             if name in saved:
                 setattr(self, name, saved[name].copy())

@@ -1,15 +1,15 @@
-"""Samplers (thesis 3.1 and 3.2) with their settings: evenly, by size, cluster, stratum or loss, or a user's.
+"""Samplers (thesis 3.1 and 3.2) and their settings: uniform, by size, cluster, stratum or loss, or a user's own.
 
 Oort's sampler is in `oort.py`.
 
 The full update of a fleet is the mean of all its clients' updates: over ``examples``, where client i counts n_i/n times
 (the gradient of thesis eq. 2), or over ``client``, where each counts once. A round has the updates of a sample and
-takes their mean with the pipeline's weighting. Whether its expectation is one of the two full updates depends on the
-sampler and the weighting together: clients drawn with probability n_i/n must count once each; otherwise their size
-would count twice.
+takes their mean with the pipeline's weighting. Whether the expectation of this mean is one of the two full updates
+depends on the sampler and the weighting together: clients drawn with probability n_i/n must count once each, or else
+their size would count twice.
 
-Weightings also differ for clients that are drawn repeatedly and so send several pings: such a client counts once with
-``client``, each time with ``ping``, and each time by its number of examples with ``examples``.
+Weightings also differ for clients that are drawn repeatedly and so send several pings: with ``client`` such a client
+counts once, with ``ping`` each time, and with ``examples`` each time by its number of examples.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 
 
 class All(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="all"):
-    """Every client."""
+    """Sampling of all clients."""
 
     traits: ClassVar[Traits] = frozenset({"all clients"})
 
 
 class Uniform(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="uniform"):
-    """``clients`` different ones, all equally likely."""
+    """Sampling of ``clients`` different clients, all equally likely."""
 
     traits: ClassVar[Traits] = frozenset({"equal parts"})
 
@@ -52,7 +52,7 @@ class Uniform(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
 
 
 class Bernoulli(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="bernoulli"):
-    """Each client independently with probability ``share``; their number is random and may be zero."""
+    """Sampling of each client independently with probability ``share``; their number is random and may be zero."""
 
     digest_name: ClassVar[str] = "Bernoulli"
     traits: ClassVar[Traits] = frozenset({"by coin"})
@@ -61,7 +61,7 @@ class Bernoulli(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, t
 
 
 class BySize(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="by_size"):
-    """``clients`` drawn one by one, each time with probability n_i/n: the simple sampling of thesis 3.1 and 3.2.
+    """Sampling of ``clients`` clients, one by one with probability n_i/n: the simple sampling of thesis 3.1 and 3.2.
 
     A client may be drawn repeatedly; it then counts, and sends, that many times.
     """
@@ -70,11 +70,11 @@ class BySize(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_
 
 
 class Stratified(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="stratified"):
-    """From each stratum in proportion to its size, ``clients`` in all (thesis 3.2); strata group similar clients.
+    """Sampling of ``clients`` clients in total, from each stratum by its size (thesis 3.2).
 
-    ``by`` defines the size. By ``clients`` each stratum is sampled as in :class:`Uniform`, by ``examples`` as in
-    :class:`BySize`. A stratum's share that is not an integer is rounded up or down at random such that it is right on
-    average, because any fixed rounding would favour some strata permanently.
+    Strata are groups of similar clients, and ``by`` defines their size. With ``clients`` each stratum is sampled as in
+    :class:`Uniform`, with ``examples`` as in :class:`BySize`. A stratum's share that is not an integer is rounded up or
+    down at random, without bias, because any fixed rounding would favour some strata permanently.
     """
 
     digest_name: ClassVar[str] = "Stratified"
@@ -84,7 +84,7 @@ class Stratified(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
 
 
 class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="cluster"):
-    """``clusters`` different groups, all equally likely, and everyone in them (thesis 3.2)."""
+    """Sampling of all clients of ``clusters`` different groups, which are equally likely (thesis 3.2)."""
 
     digest_name: ClassVar[str] = "Cluster"
 
@@ -94,7 +94,7 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
 class PowerOfChoice(
     Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="power_of_choice"
 ):
-    """The ``clients`` with the largest losses among ``candidates`` drawn by size (Cho, Wang and Joshi 2020).
+    """Sampling of ``clients`` clients with the largest losses among ``candidates`` (Cho, Wang and Joshi 2020).
 
     Candidates are different clients, drawn with probability n_i/n. ``losses`` is the loss to compare by: ``newest``, at
     the newest weights, which each candidate fetches (the paper's pow-d); or ``last``, the loss that each client sent
@@ -114,10 +114,10 @@ class PowerOfChoice(
 
 
 class Oort(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="sampling", tag="oort"):
-    """``clients`` by utility, with a share of clients that have never taken part (Lai et al. 2021).
+    """Sampling of ``clients`` clients by utility, with a share of clients that have never taken part (Lai et al. 2021).
 
-    A client's utility is that of its data, sqrt(|B| Σ loss²) over its |B| examples when it last took part, scaled to 0
-    ... 1 over the clients, plus a bonus for having been away. That of slow clients is lowered.
+    A client's utility is its data utility when it last took part, sqrt(|B| Σ loss²) over its |B| examples, scaled to 0
+    ... 1 over the clients, plus a bonus for time away. The utility of slow clients is lowered.
 
     Attributes:
         clients: number of different clients in a round.
@@ -127,8 +127,9 @@ class Oort(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
         seconds: preferred duration of an answer at first, and the pacer's step; durations don't count if absent.
         window: rounds between two decisions of the pacer.
         alpha: exponent of the penalty of an answer that takes longer than preferred.
-        clip: quantile of the utilities of the data above which they are cut.
-        cut_off: a client may be drawn from this share of the utility on that would just be drawn.
+        clip: quantile of the data utilities, at which larger ones are clipped.
+        cut_off: minimum utility of a client to be drawn, as a share of the lowest utility among the best clients that
+            would fill the round.
     """
 
     clients: Count
@@ -150,7 +151,7 @@ class Oort(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_fi
 
     @property
     def traits(self) -> Traits:
-        """Checks of combinations (`fedping.protocol.rules`)."""
+        """Traits for checks of combinations (`fedping.protocol.rules`)."""
         return traits_where({"by duration": self.seconds is not None})
 
 
@@ -171,7 +172,7 @@ BOTH: frozenset[FullUpdate] = frozenset({"client", "examples"})
 
 
 class Sampler(Protocol):
-    """Selects who takes part in each round, as a pure function of the round."""
+    """Selects the clients of each round, as a pure function of the round."""
 
     @property
     def name(self) -> str:
@@ -179,7 +180,7 @@ class Sampler(Protocol):
         ...
 
     def draw(self, round_number: int) -> Clients:
-        """Return the clients of a round, ascending; one that is drawn repeatedly occurs that many times."""
+        """Return the clients of a round, ascending; a client that is drawn repeatedly occurs repeatedly."""
         ...
 
     def estimates(self, weighting: Weighting) -> frozenset[FullUpdate]:
@@ -192,15 +193,15 @@ class Sampler(Protocol):
 
 @runtime_checkable
 class FollowsPast(Protocol):
-    """A sampler whose draws depend on what clients have sent; its ``draw`` is for runs without any answer yet."""
+    """A sampler whose draws depend on clients' earlier answers; its ``draw`` is for runs without any answer yet."""
 
     def draw_after(self, past: Past) -> Clients:
-        """Return the clients of a round, ascending, given what is known before it."""
+        """Return the clients of a round, ascending, given the past before it."""
         ...
 
 
 def follows_past(settings: Sampling) -> bool:
-    """Return whether a sampling needs what clients have sent in earlier rounds."""
+    """Return whether a sampling depends on clients' answers in earlier rounds."""
     if not isinstance(settings, OwnSampling):
         return isinstance(settings, PowerOfChoice | Oort)
     make = extension_of(settings).make
@@ -208,7 +209,7 @@ def follows_past(settings: Sampling) -> bool:
 
 
 def bias_of(sampler: Sampler, weighting: Weighting) -> str | None:
-    """Return a sentence that says how to avoid it if this sampler is biased with this weighting, else None."""
+    """Return a sentence on avoiding the bias of a sampler with a weighting; None if it is unbiased."""
     if sampler.estimates(weighting):
         return None
     remedy: str | None = getattr(sampler, "remedy", None)
@@ -226,12 +227,12 @@ def bias_of(sampler: Sampler, weighting: Weighting) -> str | None:
 
 
 def full_update(weighting: Weighting) -> FullUpdate:
-    """Return the full update that the mean of one ping of each client is, with this weighting."""
+    """Return the full update that equals the mean of one ping of each client, with this weighting."""
     return "examples" if weighting == "examples" else "client"
 
 
 def same_size(sizes: NDArray[np.int64]) -> bool:
-    """Whether all clients have equally many examples, so that both full updates are one."""
+    """Return whether all clients have the same number of examples, so that both full updates are equal."""
     return bool((sizes == sizes[0]).all())
 
 
@@ -253,14 +254,14 @@ class BySizeSampler:
         return np.sort(drawn_by_size(self._ends, self.clients, generator(self.seed, "sample", round_number)))
 
     def estimates(self, weighting: Weighting) -> frozenset[FullUpdate]:
-        """Each drawn client's update is, on average, the full update over examples (thesis 3.1)."""
+        """Return the full updates that are estimated without bias: see :func:`by_size` (thesis 3.1)."""
         return by_size(self.sizes, weighting)
 
 
 def by_size(sizes: NDArray[np.int64], weighting: Weighting) -> frozenset[FullUpdate]:
     """Return the full updates that a sample drawn with probability n_i/n, with replacement, estimates without bias.
 
-    With ``client`` repeats are lost and with ``examples`` sizes count twice; neither matters if all sizes are equal.
+    With ``client``, repeats are lost; with ``examples``, sizes count twice. Both are unbiased if all sizes are equal.
     """
     if same_size(sizes):
         return BOTH
@@ -287,13 +288,13 @@ class ClusterSampler:
         return members_of(self.groups)
 
     def draw(self, round_number: int) -> Clients:
-        """Return everyone in the drawn groups."""
+        """Return all clients of the drawn groups."""
         random = generator(self.seed, "sample", round_number)
         drawn = random.choice(len(self._members), self.clusters, replace=False)
         return np.sort(np.concatenate([self._members[group] for group in drawn]))
 
     def estimates(self, weighting: Weighting) -> frozenset[FullUpdate]:
-        """If groups differ in their counts, the mean is a ratio of two random sums."""
+        """Return the full updates that are estimated without bias: none if groups differ in size."""
         counted = self.sizes if weighting == "examples" else np.ones_like(self.sizes)
         totals = np.array([counted[some].sum() for some in self._members])
         if self.clusters < len(totals) and not same_size(totals):
@@ -313,7 +314,7 @@ class AllSampler:
         return np.arange(len(self.sizes))
 
     def estimates(self, weighting: Weighting) -> frozenset[FullUpdate]:
-        """Everybody's mean is the full update itself."""
+        """Return the full updates that are estimated without bias: the mean of all clients is the full update."""
         return BOTH if same_size(self.sizes) else frozenset({full_update(weighting)})
 
 
@@ -332,7 +333,7 @@ class UniformSampler:
         return np.sort(random.choice(len(self.sizes), self.clients, replace=False, shuffle=False))
 
     def estimates(self, weighting: Weighting) -> frozenset[FullUpdate]:
-        """Every client is equally likely to be drawn."""
+        """Return the full updates that are estimated without bias: every client is equally likely to be drawn."""
         return evenly(self.sizes, weighting, everyone=self.clients == len(self.sizes))
 
 
@@ -346,20 +347,20 @@ class BernoulliSampler:
     name: str = "bernoulli"
 
     def draw(self, round_number: int) -> Clients:
-        """Return the clients that are drawn, each by itself; without any, the round takes no step."""
+        """Return the drawn clients, each drawn independently; without any, the round takes no step."""
         random = generator(self.seed, "sample", round_number)
         count = random.binomial(len(self.sizes), self.share)
         return np.sort(random.choice(len(self.sizes), count, replace=False, shuffle=False))
 
     def estimates(self, weighting: Weighting) -> frozenset[FullUpdate]:
-        """Given their number, all sets of clients are equally likely, so every round that has clients is unbiased."""
+        """Return the full updates that are estimated without bias: sets of equal size are equally likely."""
         return evenly(self.sizes, weighting, everyone=self.share == 1)
 
 
 def evenly(sizes: NDArray[np.int64], weighting: Weighting, everyone: bool) -> frozenset[FullUpdate]:
     """Return the full updates that a sample of different, equally likely clients estimates without bias.
 
-    Weighted by examples it is a ratio of two random sums, unless all sizes are equal or all clients take part.
+    The mean weighted by examples is a ratio of two random sums, unless all sizes are equal or all clients take part.
     """
     if same_size(sizes):
         return BOTH
@@ -401,9 +402,10 @@ class StratifiedSampler:
         return members[drawn_by_size(np.cumsum(self.sizes[members]), count, random)]
 
     def estimates(self, weighting: Weighting) -> frozenset[FullUpdate]:
-        """On average each stratum has its share in the sample, so the result is as without strata.
+        """Return the full updates that are estimated without bias: the same as without strata, on average.
 
-        The exception is weighting that counts repeats once, such as ``client``: small strata repeat clients more often.
+        Weightings that count repeats once, such as ``client``, are the exception: small strata repeat clients more
+        often.
         """
         if self.by == "clients":
             return evenly(self.sizes, weighting, everyone=self.clients == len(self.sizes))
@@ -413,8 +415,8 @@ class StratifiedSampler:
 def allocation(sizes: list[int], total: int, random: np.random.Generator) -> list[int]:
     """Return each stratum's number of clients: its share of ``total``, rounded at random without bias.
 
-    The shares are laid end to end and cut at whole numbers from a random start, in integers so that it is exact. A
-    stratum of clients never contributes more than it has as long as ``total`` is at most the number of clients.
+    The shares are laid end to end and cut at whole numbers from a random start, in exact integer arithmetic. A stratum
+    never contributes more clients than it has if ``total`` is at most the number of clients.
     """
     everything = sum(sizes)
     start = int(random.integers(0, everything))
@@ -431,7 +433,7 @@ def members_of(groups: NDArray[Any]) -> list[Clients]:
 
 @dataclass(frozen=True)
 class PowerOfChoiceSampler:
-    """See :class:`fedping.client_sim.sampling.PowerOfChoice`. Equal losses are in random order."""
+    """See :class:`fedping.client_sim.sampling.PowerOfChoice`. Ties are broken at random."""
 
     sizes: NDArray[np.int64]
     settings: PowerOfChoice
@@ -462,17 +464,17 @@ class PowerOfChoiceSampler:
         return np.sort(candidates[order[: self.settings.clients]])
 
     def estimates(self, weighting: Weighting) -> frozenset[FullUpdate]:
-        """Without a choice, the update of all clients is the full one."""
+        """Return the full updates that are estimated without bias: none unless every round has all clients."""
         return evenly(self.sizes, weighting, everyone=True) if self.clients == len(self.sizes) else NEITHER
 
 
 @dataclass(frozen=True)
 class OwnSampler:
-    """Draws by a function of (sizes, groups, random), or by the method ``draw`` of a class with the same arguments.
+    """A user's sampler: a function of (sizes, groups, random), or a class whose method ``draw`` has these arguments.
 
     ``sizes`` are the numbers of examples, shape (clients,), ``groups`` the natural keys or None, and ``random`` a
-    generator seeded by the run's seed and the round. It returns positions of clients, in any order, shape (k,). One
-    that also has a parameter ``past`` gets a :class:`fedping.client_sim.sampling.past.Past`.
+    generator seeded by the run's seed and the round. The function returns positions of clients, in any order, shape
+    (k,). If it also has a parameter ``past``, it gets a :class:`fedping.client_sim.sampling.past.Past`.
     """
 
     settings: OwnSampling
@@ -489,7 +491,7 @@ class OwnSampler:
         """Return the clients that the extension draws, ascending.
 
         Raises:
-            ExtensionFailed: it raises an error, or returns anything but positions of clients.
+            ExtensionFailed: the extension raises an error, or returns anything but positions of clients.
         """
         return self._drawn(round_number)
 
@@ -518,13 +520,13 @@ class OwnSampler:
         return np.sort(clients).astype(np.intp)
 
     def estimates(self, weighting: Weighting) -> frozenset[FullUpdate]:
-        """Nothing is known about its bias, so nothing is reported."""
+        """Return all full updates: nothing is known about the bias of an extension, so no bias is reported."""
         return BOTH
 
 
 @dataclass(frozen=True)
 class OwnSamplerByPast(OwnSampler):
-    """One with the parameter ``past``."""
+    """A user's sampler with the parameter ``past``."""
 
     def draw(self, round_number: int) -> Clients:
         """Return the clients that the extension draws while no client has taken part and each loss is 0."""

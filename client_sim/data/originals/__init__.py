@@ -1,7 +1,7 @@
-"""Data sets in the files of their authors, which a user has downloaded into a folder: ``[data] name`` and ``folder``.
+"""Data sets in their authors' files, which the user has downloaded into a folder: ``[data] name`` and ``folder``.
 
-To add one: a function of a folder and of its settings that returns a :class:`fedping.client_sim.data.Table`, and a line
-in ``ORIGINALS``.
+To add a data set, write a function of a folder and of settings that returns a :class:`fedping.client_sim.data.Table`,
+and add it to ``ORIGINALS``.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from fedping.protocol.settings_file import converted
 def femnist(folder: Path, settings: OfUsers) -> Table:
     """Return handwritten characters of 62 classes by 28 x 28 pixels from 0 to 1; the natural key is the writer.
 
-    From the files of LEAF or of TensorFlow Federated.
+    The files are LEAF's or TensorFlow Federated's.
     """
     parts = tff.femnist_parts(folder)
     return tff.femnist(parts, settings) if parts else leaf.femnist(folder, settings)
 
 
 def shakespeare(folder: Path, settings: OfUsers) -> Table:
-    """Return sequences of 80 characters and the next of each; the natural key is the speaking role.
+    """Return sequences of 80 characters, each with the next character; the natural key is the speaking role.
 
-    From the files of LEAF, with 80 classes, or of TensorFlow Federated, with 90.
+    The files are LEAF's, with 80 classes, or TensorFlow Federated's, with 90.
     """
     parts = tff.shakespeare_parts(folder)
     return tff.shakespeare(parts, settings) if parts else leaf.shakespeare(folder, settings)
@@ -41,11 +41,11 @@ def shakespeare(folder: Path, settings: OfUsers) -> Table:
 def cifar_100(folder: Path, settings: OfUsers) -> Table:
     """Return 60,000 pictures of 100 kinds of objects by 32 x 32 pixels of three colours from 0 to 255.
 
-    The natural key is the superclass, of 20, from the authors' files, and the client from TensorFlow Federated's.
-    ``users`` is a setting of the latter.
+    The natural key is one of 20 superclasses in the authors' files, and the client in TensorFlow Federated's. Only the
+    latter have the setting ``users``.
 
     Raises:
-        InvalidSettings: the authors' files, which have no users, and ``users``.
+        InvalidSettings: ``users`` is set for the authors' files.
     """
     if parts := tff.cifar_100_parts(folder):
         return tff.cifar_100(parts, settings)
@@ -58,7 +58,7 @@ def cifar_100(folder: Path, settings: OfUsers) -> Table:
 
 
 def _files(parts: Callable[[Path], list[Part]], others: Callable[[Path], list[Path]]) -> Files:
-    """Return the function that lists a data set's files, TensorFlow Federated's before others."""
+    """Return the function that lists a data set's files; it prefers TensorFlow Federated's to ``others``."""
     return lambda folder: tff.files_of(parts(folder)) or others(folder)
 
 
@@ -102,10 +102,10 @@ def is_downloaded(name: str | None) -> bool:
 
 
 def check_original(name: str | None, settings: Mapping[str, Any]) -> None:
-    """Raise unless there is such a data set with such settings.
+    """Check the name and the settings of a data set.
 
     Raises:
-        InvalidSettings: there is not.
+        InvalidSettings: no data set has this name, or it lacks these settings.
     """
     _settings(name or "", settings)
 
@@ -114,12 +114,13 @@ def load_original(name: str, folder: Path | None, settings: Mapping[str, Any]) -
     """Return the data set of that name, one of :data:`ORIGINALS`, from its authors' files.
 
     Args:
-        name: of the data set.
-        folder: the folder with the files; None for a data set that is downloaded.
-        settings: of the data set.
+        name: name of the data set.
+        folder: the folder with the files; None for a data set that is
+        downloaded.
+        settings: settings of the data set.
 
     Raises:
-        InvalidSettings: there is no such data set, or it does not have these settings.
+        InvalidSettings: no data set has this name, or it lacks these settings.
         FedpingError: the files are missing, damaged or too large.
     """
     own = _settings(name, settings)
@@ -135,7 +136,7 @@ def load_original(name: str, folder: Path | None, settings: Mapping[str, Any]) -
 
 
 def files_of_original(name: str, folder: Path) -> list[Path]:
-    """Return the files that a data set is read from, in their order; none if they are missing."""
+    """Return the files of a data set in reading order; an empty list if they are missing."""
     try:
         return ORIGINALS[name].files(folder) if name in ORIGINALS else []
     except FedpingError:  # the reader reports it

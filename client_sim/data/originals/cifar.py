@@ -51,7 +51,7 @@ def cifar_10(folder: Path, _: NoSettings) -> Table:
 
 
 def cifar_100(folder: Path, _: NoSettings) -> Table:
-    """Return 60,000 pictures of 100 kinds of objects, as :func:`cifar_10`; the natural key is the superclass, of 20."""
+    """Return 60,000 pictures of 100 kinds, like :func:`cifar_10`; the natural key is one of 20 superclasses."""
     files = files_of_cifar_100(folder)
     about = files[0].parent
     if files[0].suffix == ".bin":
@@ -76,7 +76,7 @@ def files_of_cifar_10(folder: Path) -> list[Path]:
 
 
 def files_of_cifar_100(folder: Path) -> list[Path]:
-    """Return the files of CIFAR-100, as :func:`files_of_cifar_10`; behind them those of the classes' names."""
+    """Return the files of CIFAR-100, like :func:`files_of_cifar_10`, followed by the files of the classes' names."""
     names = ("meta", "fine_label_names.txt", "coarse_label_names.txt")
     return _files(folder, ("cifar-100-python", "cifar-100-binary"), _PARTS, names)
 
@@ -170,7 +170,7 @@ def _checked(
 
 
 def _pickled_names(meta: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the names of fine and coarse classes, if their file is there."""
+    """Yield the names of fine and coarse classes, if their file exists."""
     found = _dictionary(meta) if meta.is_file() else {}
     for which, count in (("fine", FINE), ("coarse", COARSE)):
         names = found.get(f"{which}_label_names".encode())
@@ -186,7 +186,7 @@ def _written_names(folder: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _text(name: Any) -> str:
-    """Return the name of a class; "", which is refused, for what is no text and may have no bound as one."""
+    """Return the name of a class; "", which is rejected later, for a value that isn't a text."""
     return name.decode("utf-8", "replace") if isinstance(name, bytes) else name if isinstance(name, str) else ""
 
 

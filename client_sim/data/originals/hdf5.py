@@ -1,8 +1,8 @@
-"""Reads TensorFlow Federated's files of HDF5, in the process that calls it: :mod:`hdf5_process` has one of its own.
+"""Reads TensorFlow Federated's HDF5 files in the calling process; :mod:`hdf5_process` does so in a separate one.
 
 The group ``examples`` has a group for each client, which has an array for each feature, one entry an example. Nothing
-outside a file is read: links to other places and external and virtual arrays are refused. So are objects and
-references. The library of HDF5 has no bound on time: a heap of texts that is damaged on purpose keeps it busy forever.
+outside a file is read: links to other places, external and virtual arrays, objects and references are rejected. The
+HDF5 library has no time limit: a heap of texts that was damaged on purpose keeps it busy forever.
 
 Source: TFF's ``hdf5_client_data.py``.
 """
@@ -25,14 +25,14 @@ Wanted: TypeAlias = Mapping[str, tuple[int, ...] | None]
 """The features to read: the shape of an example, () for one number, and None for a text."""
 
 Columns: TypeAlias = "dict[str, NDArray[Any] | list[bytes]]"
-"""Some examples of a client: numbers, shape (n, numbers of an example), or n texts."""
+"""Some examples of a client by feature: numbers, shape (n, numbers per example), or n texts."""
 
 ROWS = 1024
-"""Examples read at a time."""
+"""Maximum examples read at a time."""
 
 
 class Bounds(Struct, frozen=True, kw_only=True):
-    """The most of a file: clients, examples of one, bytes of a text, numbers of an array, and bytes read at once."""
+    """Maxima for a file: clients, examples per client, bytes per text, numbers per array, and bytes read at once."""
 
     clients: int
     examples: int
@@ -43,7 +43,7 @@ class Bounds(Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def _hdf5_errors(file: Path) -> Iterator[None]:
-    """Turn what h5py raises about a damaged file into a sentence about the file."""
+    """Turn h5py's errors about a damaged file into a sentence about the file."""
     try:
         yield
     except (OSError, KeyError, RuntimeError, TypeError, ValueError, OverflowError) as error:
@@ -51,7 +51,7 @@ def _hdf5_errors(file: Path) -> Iterator[None]:
 
 
 def opened(file: Path) -> Any:
-    """Return a file of HDF5, opened to be read."""
+    """Return an HDF5 file, opened for reading."""
     import h5py  # type: ignore[import-untyped,unused-ignore]
 
     with _hdf5_errors(file):
@@ -66,14 +66,14 @@ def names_of(file: Path, opened: Any, bounds: Bounds) -> list[str]:
         examples = _within(h5py, file, opened, "examples", h5py.Group)
         check_clients(file, len(examples), bounds.clients)
         names = sorted(examples)
-        "".join(names).encode()  # names that are no UTF-8 are found out here
+        "".join(names).encode()  # raises for names that aren't UTF-8
         return names
 
 
 def examples_of(
     file: Path, opened: Any, names: Iterable[str], wanted: Wanted, bounds: Bounds
 ) -> Iterator[tuple[str, Columns]]:
-    """Yield some examples of these clients of an opened file at a time; a client may come several times."""
+    """Yield the examples of these clients in blocks; a client may have several blocks."""
     import h5py
 
     examples = opened["examples"]
@@ -89,7 +89,7 @@ def examples_of(
 
 
 def _within(h5py: Any, file: Path, group: Any, name: str, kind: type) -> Any:
-    """Return what a group has under a name, if that is in the group itself and is a group, or an array, as expected."""
+    """Return a group's member of a name; raise unless it has the expected kind and lies in the group itself."""
     link = group.get(name, getlink=True)
     if link is None:
         raise damaged(file, f"{group.name[:80]} lacks '{name[:80]}'")
@@ -144,7 +144,7 @@ def _read(
         return numbers.reshape(len(numbers), prod(shape))
     if array.dtype.itemsize > bounds.text:
         raise damaged(file, f"{array.name[:80]} has texts of {array.dtype.itemsize:,} bytes")
-    # Texts may share their place, so that few bytes of a file become many.
+    # Texts may share their place in the file, so that a few bytes become many.
     step = max(16, min(ROWS, bounds.bytes // max(1, file.stat().st_size)))
     texts: list[bytes] = []
     for begin in range(rows.start, rows.stop, step):

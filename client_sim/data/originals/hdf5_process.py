@@ -1,8 +1,8 @@
-"""Reads TensorFlow Federated's files of HDF5 in a process of its own, which a damaged file can stop or keep busy.
+"""Reads TensorFlow Federated's HDF5 files in a separate process, which a damaged file can crash or keep busy.
 
-The process gets the file and what to read of it, answers with the names of the clients, gets those to read, and answers
-with their examples, some at a time. Messages are MessagePack, so that nothing of the process' choice runs here. Where
-no answer comes in time, the process is killed.
+The process gets the file and the wanted features, and answers with the clients' names. It then gets the names of the
+clients to read, and answers with their examples, in blocks. Messages are MessagePack, so that the process can't run
+code here. Without an answer in time, the process is killed.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from fedping.client_sim.data.originals.reading import DamagedFile, damaged, read
 from fedping.protocol.errors import FedpingError
 
 Takes: TypeAlias = Callable[[str], bool]
-"""Whether a client's examples are to be read, asked once for each client, in the order of their names."""
+"""Function that decides whether to read a client's examples; called once per client, in the order of names."""
 
 
 _BEGIN = "import sys; sys.path[:] = {path!r}; from {module} import serve; serve({handle})"
-"""The program of the process, which imports from where this one does."""
+"""The program of the process, which imports from the same paths as this one."""
 
 
 class _Request(Struct, frozen=True):
@@ -60,14 +60,14 @@ class _Clients(Struct, frozen=True, tag=True):
 
 
 class _Trouble(Struct, frozen=True, tag=True):
-    """Why the file is not read, and whether it is damaged."""
+    """The reason why the file can't be read, and whether it is damaged."""
 
     sentence: str
     is_damage: bool
 
 
 class _End(Struct, frozen=True, tag=True):
-    """Everything has been read."""
+    """The last answer: all examples have been sent."""
 
 
 _Answer: TypeAlias = _Examples | _Clients | _Trouble | _End
@@ -76,13 +76,13 @@ _Answer: TypeAlias = _Examples | _Clients | _Trouble | _End
 def clients_of_hdf5(
     file: Path, wanted: Wanted, takes: Takes, bounds: Bounds, patience: int
 ) -> Iterator[tuple[str, Columns]]:
-    """Yield clients of a file with some of their examples; a client may come several times.
+    """Yield clients of a file with blocks of their examples; a client may have several blocks.
 
     Args:
         file: the file.
         wanted: the features to read.
-        takes: which clients to read.
-        bounds: the most of the file.
+        takes: returns whether to read a client.
+        bounds: the maxima for the file.
         patience: seconds that the next examples may take.
 
     Raises:
@@ -109,7 +109,7 @@ def _column(values: _Numbers | list[bytes]) -> NDArray[Any] | list[bytes]:
 def _process(file: Path, patience: int) -> Iterator[tuple[Connection, Callable[[], _Answer]]]:
     """Start the process, and kill it at the end; yield the connection, and a function that returns its next answer."""
     here, there = Pipe()
-    # Neither multiprocessing, whose daemons may start none and which runs the user's program again, nor a fork.
+    # Not multiprocessing, which runs the user's program again and can't be used in its daemons; and not a fork.
     begin = _BEGIN.format(path=sys.path, module=__name__, handle=there.fileno())
     with closing(here):
         with closing(there):
@@ -148,7 +148,7 @@ def _send(connection: Connection, message: Struct) -> None:
 
 
 def serve(handle: int) -> None:
-    """Answer the requests of another process by the socket of this number, until it closes it."""
+    """Answer the requests of another process on the socket of this number, until that process closes it."""
     connection = Connection(handle)
     try:
         request = msgspec.msgpack.decode(connection.recv_bytes(), type=_Request)

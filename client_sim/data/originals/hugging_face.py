@@ -1,7 +1,8 @@
 """Data sets of Hugging Face by its library ``datasets``: from a folder saved by ``save_to_disk``, or from the hub.
 
-Only columns that the settings name are read, as Arrow has them. No code of a data set runs: versions of the library
-that can run it are refused. Pictures are decoded from the bytes in the table; paths and addresses in it are not opened.
+Only columns that the settings name are read, in Arrow's types. A data set's code never runs: versions of the library
+that can run it are rejected. Pictures are decoded from the bytes in the table; paths and addresses in the table are
+not opened.
 
 Source: the documentation of ``datasets``, *Process* and *Load*.
 """
@@ -29,7 +30,7 @@ from fedping.protocol.errors import FedpingError, InvalidSettings
 NAME, EXTRA = "hugging-face", "huggingface"
 
 MOST_ON_HUB = 2**35
-"""Bytes of a data set on the hub, unpacked, if it says how large it is."""
+"""Maximum unpacked bytes of a data set on the hub; a data set without a stated size isn't checked."""
 
 OLDEST = 4
 """The first version of ``datasets`` that runs no code of data sets."""
@@ -37,7 +38,7 @@ OLDEST = 4
 _OF_THE_HUB = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", re.ASCII)
 _PLAIN = re.compile(r"[\w-][\w.-]*", re.ASCII)
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP")
-"""The formats of pictures; those of documents can run programs."""
+"""The allowed formats of pictures. Document formats are excluded, because they can run programs."""
 
 _MOST_PIXELS = 2**22
 _MOST_STATE = 2**24
@@ -47,11 +48,12 @@ _Column = Annotated[str, Meta(min_length=1, max_length=1000)]
 
 
 class OfHub(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``features`` and ``label`` are the columns to predict from and to predict, ``client`` that of the natural key.
+    """Settings of a Hugging Face data set: ``features`` and ``label`` are the columns to predict from and to predict.
 
-    ``path`` is the name on the hub where no folder is given, with its ``config`` and ``revision`` if it has several.
-    ``split`` is the split to read, and ``test_split`` the one with the authors' test examples, if it is read too.
-    ``kind`` is whether the label is a class or a number, if that is not apparent; ``rows`` the most rows of a split.
+    ``client`` is the column of the natural key. ``path`` is the name on the hub if no folder is given, with its
+    ``config`` and ``revision`` if it has several. ``split`` is the split to read, and ``test_split`` the one with the
+    authors' test examples, if any. ``kind`` states whether the label is a class or a number, if the column doesn't show
+    it; ``rows`` is the maximum number of rows of a split.
     """
 
     features: Annotated[tuple[_Column, ...], Meta(min_length=1, max_length=10_000)]
@@ -93,7 +95,8 @@ class OfHub(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 def hugging_face(folder: Path, settings: OfHub) -> Table:
     """Return a data set of Hugging Face: pictures, lists of numbers, numbers and categories as features.
 
-    From a folder that its library has saved by ``save_to_disk``, or, without ``folder``, from the hub by ``path``.
+    The data set is read from a folder that the library saved by ``save_to_disk`` or, without ``folder``, from the hub
+    by ``path``.
     """
     if settings.path is not None:
         raise InvalidSettings(f"[data] of '{NAME}' has 'folder' and settings.path, a name on the hub. Remove one")
@@ -102,7 +105,7 @@ def hugging_face(folder: Path, settings: OfHub) -> Table:
 
 
 def from_hub(settings: OfHub) -> Table:
-    """Return a data set of the hub, as :func:`hugging_face` one of a folder.
+    """Return a data set of the hub, in the form of :func:`hugging_face`.
 
     Raises:
         FedpingError: the library is missing, the hub cannot be reached, or the data set is too large or unsuited.
@@ -112,7 +115,7 @@ def from_hub(settings: OfHub) -> Table:
             f"[data] of '{NAME}' names no data. Set 'folder' to a folder saved by save_to_disk, or settings.path to a "
             "name on the hub, such as owner/name"
         )
-    if Path(settings.path).exists():  # which the library prefers
+    if Path(settings.path).exists():  # the library prefers this local path
         raise InvalidSettings(
             f"[data.settings] path of '{NAME}': '{settings.path}' is also here, and the hub's data would not be read. "
             "Run from another folder, or name a saved folder as 'folder' in [data]"
@@ -132,7 +135,7 @@ def from_hub(settings: OfHub) -> Table:
         ]
     except FedpingError:
         raise
-    except Exception as error:  # any: the library passes on those of several others
+    except Exception as error:  # any error: the library passes on errors of several other libraries
         raise FedpingError(
             f"cannot read the data set '{settings.path}' from the hub of Hugging Face ({_said(error)}). Check the name "
             "and the network, or name a folder saved by save_to_disk as 'folder' in [data]"
@@ -141,10 +144,10 @@ def from_hub(settings: OfHub) -> Table:
 
 
 def files_of_saved(folder: Path) -> list[Path]:
-    """Return the files of a folder that ``save_to_disk`` has made, in their order.
+    """Return the files of a folder that ``save_to_disk`` has written, in their order.
 
     Raises:
-        FedpingError: they are more than the bound.
+        FedpingError: there are too many files.
     """
     files = sorted(each for each in folder.rglob("*") if each.is_file())
     if len(files) > reading.MOST_FILES:
@@ -200,7 +203,7 @@ def _saved(datasets: Any, folder: Path, split: str) -> Any:
                 raise damaged(state, "it names a file elsewhere")
     try:
         return datasets.Dataset.load_from_disk(str(folder.resolve()), keep_in_memory=False)
-    except Exception as error:  # any: of what a damaged file does to the libraries that read it
+    except Exception as error:  # any error: the libraries that read a damaged file may raise anything
         raise damaged(folder, _said(error)) from error
 
 
@@ -215,7 +218,7 @@ def _json(file: Path) -> dict[str, Any]:
 
 
 def _table(datasets: Any, splits: Sequence[Any], settings: OfHub) -> Table:
-    """Return the rows of splits that the library has opened; those of the second are the authors' test examples."""
+    """Return the rows of opened splits as a table; the rows of the second split are the authors' test examples."""
     import pyarrow as pa
 
     for each in splits:
@@ -262,7 +265,7 @@ def _rows(split: Any, settings: OfHub) -> Any:
     if rows > reading.MOST_NUMBERS:
         _check_numbers(rows, rows)
     wanted = split.select_columns(settings.used).with_format("arrow")
-    wanted.data.table.validate(full=True)  # Arrow believes the offsets of a file, wherever in memory they lead
+    wanted.data.table.validate(full=True)  # Arrow trusts the offsets in a file, which may point anywhere in memory
     return wanted[:rows]
 
 
@@ -317,7 +320,7 @@ def _names(column: Any, name: str, names: Sequence[str]) -> Any:
 
 
 def _stored(column: Any) -> Any:
-    """Return a column without a type of the library's own around its values, such as that of a matrix."""
+    """Return a column's plain values, without the library's own types, such as that of a matrix."""
     import pyarrow as pa
 
     if not isinstance(column.type, pa.BaseExtensionType):
@@ -390,6 +393,6 @@ def _decoded(column: Any, name: str) -> Iterator[NDArray[np.uint8]]:
 
 
 def _values(column: Any) -> Iterator[Any]:
-    """Yield the values of a column, a few at a time in memory."""
+    """Yield the values of a column, with only a few in memory at a time."""
     for begin in range(0, len(column), 256):
         yield from column.slice(begin, 256).to_pylist()

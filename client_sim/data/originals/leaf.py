@@ -51,7 +51,7 @@ def femnist(folder: Path, settings: OfUsers) -> Table:
 
 
 def shakespeare(folder: Path, settings: OfUsers) -> Table:
-    """Return sequences of 80 characters and the next of each, of 80 classes; the natural key is the speaking role.
+    """Return sequences of 80 characters, each with the next as one of 80 classes; the natural key is the speaking role.
 
     Features are the numbers of the characters in :data:`LETTERS`; characters that LEAF doesn't know become blanks.
     """
@@ -82,7 +82,7 @@ class _File(msgspec.Struct):
 
 
 def files_of_leaf(folder: Path) -> list[Path]:
-    """Return LEAF's files: of ``train`` and ``test`` if both are there, else of ``all_data``, else of the folder."""
+    """Return LEAF's files: those in ``train`` and ``test`` if both exist, else in ``all_data``, else in the folder."""
     data = folder / "data" if (folder / "data").is_dir() else folder
     if (data / "train").is_dir() and (data / "test").is_dir():
         return list(chain(*(files_in(data / part, ".json", WHOSE) for part in ("train", "test"))))
@@ -95,7 +95,7 @@ def _users(folder: Path, kind: type[U]) -> Iterator[tuple[Path, str, U]]:
             file = msgspec.json.decode(bytes_of(path), type=_File)
         if len(file.users) != len(file.num_samples):
             raise damaged(path, f"it has {len(file.users)} 'users' and {len(file.num_samples)} 'num_samples'")
-        if len(set(file.users)) < len(file.users):  # each time would read the examples again
+        if len(set(file.users)) < len(file.users):  # the examples of a repeated name would be read repeatedly
             raise damaged(path, "'users' names one twice")
         for user, count in zip(file.users, file.num_samples, strict=True):
             if (raw := file.user_data.get(user)) is None:
@@ -146,7 +146,7 @@ _SORTED = np.array([ord(each) for each in LETTERS])[_ORDER]
 
 
 def numbers_of(text: str) -> NDArray[np.uint8]:
-    """Return the number of each character in :data:`LETTERS`, shape (len(text),); that of a blank if it has none."""
+    """Return each character's number in :data:`LETTERS`, shape (len(text),); unknown ones get that of a blank."""
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     at = np.minimum(np.searchsorted(_SORTED, points), len(_SORTED) - 1)
     return np.where(_SORTED[at] == points, _ORDER[at], BLANK).astype(np.uint8)

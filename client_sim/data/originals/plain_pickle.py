@@ -1,4 +1,4 @@
-"""Pickles of plain values and of arrays of numbers, read without running what they may contain.
+"""Reads pickles of plain values and of arrays of numbers without running code that they may contain.
 
 A pickle is a program. Only instructions that build lists, dictionaries, tuples, numbers, texts and bytes are run. The
 only classes are NumPy's arrays, which are replaced by classes of this file. So no code of a pickle's choice runs, and
@@ -29,10 +29,10 @@ _PLAIN = frozenset(
         *("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "GET", "BINGET", "LONG_BINGET"),
     }
 )
-"""The instructions that are run. GLOBAL finds nothing but the classes of this file."""
+"""The instructions that may run. GLOBAL finds only the classes of this file."""
 
 _MOST_TUPLES = 24
-"""Tuples of a pickle; an array takes six."""
+"""Maximum tuples of a pickle; an array takes six."""
 
 
 class OddPickle(ValueError):
@@ -50,7 +50,7 @@ def loads(data: bytes) -> Any:
         return _finished(_Unpickler(io.BytesIO(data), encoding="bytes").load())
     except OddPickle:
         raise
-    except Exception as error:  # any: of what a damaged pickle does to the machine that reads it
+    except Exception as error:  # any error: a damaged pickle may raise anything
         raise OddPickle(f"it is no whole pickle ({type(error).__name__})") from error
 
 
@@ -67,7 +67,7 @@ def _check(data: bytes) -> None:
 
 
 class _Array:
-    """Stands for an array until its state is known."""
+    """Placeholder for an array until its state is known."""
 
     value: NDArray[Any] | None = None
 
@@ -84,7 +84,7 @@ class _Array:
 
 
 class _Dtype:
-    """Stands for the type of an array's numbers."""
+    """Placeholder for the type of an array's numbers."""
 
     known: ClassVar = frozenset({"b1", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f4", "f8"})
     order = "="
@@ -100,7 +100,7 @@ class _Dtype:
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, bytes | str):  # lists inside each other could become texts without a bound
+    if not isinstance(value, bytes | str):  # nested lists could become texts of unlimited size
         raise OddPickle("it has something other than a text where an array has one")
     return value.decode("latin-1") if isinstance(value, bytes) else value
 
@@ -124,17 +124,17 @@ _CALLED: dict[tuple[str, str], Any] = {
 
 
 class _Unpickler(pickle._Unpickler):
-    """Python's own in Python, whose memory of values is a dictionary, with nothing to find but the above."""
+    """Python's unpickler in pure Python, whose memo is a dictionary; it finds only the classes above."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what stands for one of NumPy's names."""
+        """Return the placeholder for one of NumPy's names."""
         try:
             return _CALLED[module, name]
         except (KeyError, TypeError):
             raise OddPickle(f"it names {module[:40]}.{name[:40]}, which only other pickles need") from None
 
     def load_build(self) -> None:
-        """Give an array or a type its state, and nothing else: functions would keep one from file to file."""
+        """Set the state of an array or a type only; a function would keep its state from file to file."""
         if not isinstance(self.stack[-2], _Array | _Dtype):  # type: ignore[attr-defined]
             raise OddPickle("it gives a state to something other than an array")
         super().load_build()  # type: ignore[misc]
@@ -164,13 +164,13 @@ class _Unpickler(pickle._Unpickler):
 
 
 def _check_keys(keys: Sequence[Any]) -> None:
-    """Raise for other keys than texts: a file can choose numbers of one hash, and tuples that take hours to hash."""
+    """Raise for keys that aren't texts: a file can choose numbers with equal hashes, or tuples that hash for hours."""
     if not all(isinstance(key, bytes | str) for key in keys):
         raise OddPickle("it has a dictionary whose keys are not texts")
 
 
 def _finished(value: Any) -> Any:
-    """Return a value with arrays in the place of what stood for them: of the value, or of a dictionary's values."""
+    """Return a value with its placeholder, or those in a dictionary's values, replaced by the arrays."""
     if isinstance(value, dict):
         return {key: each.value if isinstance(each, _Array) else each for key, each in value.items()}
     return value.value if isinstance(value, _Array) else value

@@ -1,4 +1,4 @@
-"""What the readers of original files share: bounds, settings, and the sentence about a damaged file."""
+"""Shared code of the readers of original files: bounds, settings, and the sentence about a damaged file."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fedping.client_sim.data.table import Table, Target
 from fedping.protocol.errors import FedpingError
 
 MOST_BYTES = 2**31
-"""Bytes of one file."""
+"""Maximum bytes of one file."""
 
 MOST_FILES = 10_000
-"""Files of one data set."""
+"""Maximum files of one data set."""
 
 MOST_NUMBERS = 2**30
-"""Features of all examples together; 8 GiB in double precision."""
+"""Maximum number of values, examples times features; 8 GiB in double precision."""
 
 
 class NoSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,9 +30,9 @@ class NoSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OfUsers(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``users`` is how many users to read, the first in the order of the files; all if None.
+    """Settings of users' data: ``users`` is the number to read, the first in the order of the files; all if None.
 
-    ``patience`` is how many seconds a file of HDF5 may take for the next examples, before it counts as damaged.
+    ``patience`` is the time in seconds that an HDF5 file may take for the next examples, before it counts as damaged.
     """
 
     users: Annotated[int, Meta(ge=1)] | None = None
@@ -62,7 +62,7 @@ def damaged(file: Path, why: str) -> DamagedFile:
 
 @contextmanager
 def reading(file: Path, *errors: type[Exception]) -> Iterator[None]:
-    """Turn errors of the system, and those given, into a sentence about the file."""
+    """Turn operating system errors, and ``errors``, into a sentence about the file."""
     try:
         yield
     except OSError as error:
@@ -88,11 +88,11 @@ def bytes_of(file: Path) -> bytes:
 
 
 def library(module: str, what: str, extra: str) -> Any:
-    """Return a library that an extra of fedping brings.
+    """Return a library that an extra of fedping installs.
 
     Args:
         module: its import name.
-        what: what needs it, the subject of a sentence.
+        what: the data that need the library, as the subject of a sentence.
         extra: the extra to install.
 
     Raises:
@@ -107,12 +107,12 @@ def library(module: str, what: str, extra: str) -> Any:
 
 
 def sub_folder(folder: Path, *names: str) -> Path:
-    """Return the first of these folders that is in ``folder``, or ``folder`` itself."""
+    """Return the first of these folders that exists in ``folder``, else ``folder`` itself."""
     return next((folder / name for name in names if (folder / name).is_dir()), folder)
 
 
 def files_in(folder: Path, ending: str, whose: str) -> list[Path]:
-    """Return the files of a folder with an ending, by name.
+    """Return the files in a folder whose names have this ending, sorted by name.
 
     Raises:
         FedpingError: there are none, or more than :data:`MOST_FILES`.
@@ -135,13 +135,13 @@ def of_users(
     target: Target,
     most: int | None = None,
 ) -> Table:
-    """Return a table from users' examples; one user may come several times.
+    """Return a table from users' examples; a user may have several blocks.
 
     Args:
         rows: users' examples.
         features: returns the names of d features.
         target: the classes.
-        most: how many users to keep, the first; all if None.
+        most: maximum number of users, the first ones; all if None.
 
     Raises:
         FedpingError: there are no examples, features differ in number, or they are more than :data:`MOST_NUMBERS`.

@@ -1,8 +1,8 @@
 """Records of TensorFlow (``tf.train.Example``), read from their bytes without TensorFlow.
 
 A record is a protocol buffer: a map from names to lists of texts, of single-precision numbers or of whole numbers. Its
-messages nest five deep, and no length is believed beyond the bytes that hold it. So time and memory grow with the
-record only.
+messages nest five deep, and a length beyond the record's end is rejected. So time and memory grow with the record
+only.
 
 Source: *Protocol Buffers Encoding*, and ``tensorflow/core/example/feature.proto``.
 """
@@ -23,7 +23,7 @@ Values: TypeAlias = "NDArray[Any] | list[bytes]"
 
 
 class OddRecord(ValueError):
-    """Bytes are not a record of TensorFlow, or are cut off."""
+    """The bytes are not a record of TensorFlow, or are cut off."""
 
 
 def features_of(record: bytes, wanted: Collection[str] | None = None) -> dict[str, Values]:
@@ -83,7 +83,7 @@ def _values(feature: memoryview) -> Values:
 
 
 def _messages(message: memoryview, wanted: int) -> Iterator[memoryview]:
-    """Yield the fields of a message that have this number and are bytes."""
+    """Yield the fields of a message with this number and a value of bytes."""
     for number, wire, value in _fields(message):
         if number == wanted and wire == _BYTES:
             yield value
@@ -112,8 +112,8 @@ def _fields(message: memoryview) -> Iterator[tuple[int, int, Any]]:
 
 
 def _varint(message: memoryview, at: int) -> tuple[int, int]:
-    """Return the whole number at a place, and the place behind it."""
-    if at < len(message) and message[at] < 0x80:  # as most are
+    """Return the whole number at a position, and the position after the number."""
+    if at < len(message) and message[at] < 0x80:  # most are of one byte
         return message[at], at + 1
     value = 0
     for step, byte in enumerate(message[at : at + _LONGEST_VARINT]):
@@ -124,7 +124,7 @@ def _varint(message: memoryview, at: int) -> tuple[int, int]:
 
 
 def _varints(packed: memoryview) -> NDArray[np.int64]:
-    """Return whole numbers that follow each other."""
+    """Return the whole numbers in a packed field."""
     coded = np.frombuffer(packed, np.uint8)
     ends = np.flatnonzero(coded < 0x80)
     if not len(coded):

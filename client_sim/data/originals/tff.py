@@ -1,9 +1,9 @@
-"""The data sets of TensorFlow Federated (TFF): FEMNIST, Shakespeare, CIFAR-100 and StackOverflow by its clients.
+"""The data sets of TensorFlow Federated (TFF) by client: FEMNIST, Shakespeare, CIFAR-100 and StackOverflow.
 
 Texts become examples of a network that predicts the next symbol (``lstm``, ``transformer``): each symbol is the class
-of an example, whose features are the ``length`` symbols before it. A text begins with a symbol of its own, ends with
-another, and has padding in front. Symbols are numbered as Reddi et al. 2021 have them: 0 for padding, the known ones,
-one for all unknown ones, the beginning and the end.
+of an example, whose features are the ``length`` symbols before it. A text has padding in front, begins with a special
+symbol and ends with another. Symbols are numbered as in Reddi et al. 2021: 0 for padding, then the known ones, one for
+all unknown ones, the beginning and the end.
 
 Source: the pages of ``tff.simulation.datasets``; Reddi et al. 2021, *Adaptive Federated Optimization*, appendix C.
 """
@@ -31,17 +31,18 @@ CHARACTERS = "".join(sorted(f"{ascii_letters}{digits} \n\r!\"#$%&'()*,-./:;?@[]_
 """The 86 characters of Shakespeare in TFF's tutorial and in Reddi et al. 2021, here in the order of Unicode."""
 
 SNIPPET = 80
-"""Characters of an example, as McMahan et al. 2017 have them."""
+"""Number of characters of an example, as in McMahan et al. 2017."""
 
 PADDING = 0
 WORD_COUNTS = "stackoverflow.word_count"
 
 
 class OfSentences(OfUsers, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``words`` is the size of the vocabulary: the most frequent words, by the file ``stackoverflow.word_count``.
+    """Settings of StackOverflow: ``words`` is the number of most frequent words that make up the vocabulary.
 
     ``length`` is the number of words that are read of a sentence, and the number of symbols of an example.
-    ``sentences`` is the most sentences of a user in each part, the first; all if None. ``users`` as of ``femnist``.
+    ``sentences`` is the maximum number of sentences of a user in each part, the first ones; all if None. ``users`` has
+    the meaning of :class:`OfUsers`.
     """
 
     words: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
@@ -50,22 +51,22 @@ class OfSentences(OfUsers, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 def femnist_parts(folder: Path) -> list[Part]:
-    """Return TFF's files of FEMNIST in a folder; none if there are none."""
+    """Return TFF's files of FEMNIST in a folder; an empty list without any."""
     return parts_of(folder, "fed_emnist", "emnist_all", "all_")
 
 
 def shakespeare_parts(folder: Path) -> list[Part]:
-    """Return TFF's files of Shakespeare in a folder; none if there are none."""
+    """Return TFF's files of Shakespeare in a folder; an empty list without any."""
     return parts_of(folder, "shakespeare", "shakespeare")
 
 
 def cifar_100_parts(folder: Path) -> list[Part]:
-    """Return TFF's files of CIFAR-100 in a folder; none if there are none."""
+    """Return TFF's files of CIFAR-100 in a folder; an empty list without any."""
     return parts_of(folder, "fed_cifar100", "cifar100")
 
 
 def femnist(parts: Sequence[Part], settings: OfUsers) -> Table:
-    """Return FEMNIST from TFF's files, as :func:`leaf.femnist` returns it."""
+    """Return FEMNIST from TFF's files, in the form of :func:`leaf.femnist`."""
 
     def examples(part: Part, _: str, columns: Columns) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
         pixels = _numbers(columns, "pixels")
@@ -79,7 +80,7 @@ def femnist(parts: Sequence[Part], settings: OfUsers) -> Table:
 
 
 def cifar_100(parts: Sequence[Part], settings: OfUsers) -> Table:
-    """Return CIFAR-100 from TFF's files; the natural key is the client. Clients of the test are others (``test 0``)."""
+    """Return CIFAR-100 from TFF's files; the natural key is the client. The test has other clients (``test 0``)."""
 
     def examples(part: Part, _: str, columns: Columns) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
         pixels = _numbers(columns, "image")
@@ -94,7 +95,7 @@ def cifar_100(parts: Sequence[Part], settings: OfUsers) -> Table:
 
 
 def shakespeare(parts: Sequence[Part], settings: OfUsers) -> Table:
-    """Return sequences of 80 characters and the next of each, of 90 classes, from TFF's files of snippets."""
+    """Return sequences of 80 characters, each with the next as one of 90 classes, from TFF's files of snippets."""
     numbers = {character: number for number, character in enumerate(CHARACTERS, 1)}
     unknown, begin, end = _marks(len(CHARACTERS))
 
@@ -108,11 +109,11 @@ def shakespeare(parts: Sequence[Part], settings: OfUsers) -> Table:
 
 
 def stackoverflow(folder: Path, settings: OfSentences) -> Table:
-    """Return sequences of 20 words and the next of each, from TFF's StackOverflow; the natural key is the user.
+    """Return sequences of 20 words, each with the next word, from TFF's StackOverflow; the natural key is the user.
 
-    The vocabulary are the ``words`` most frequent words (10,000) of the file ``stackoverflow.word_count``, and four
-    symbols more: padding, unknown words, the beginning and the end of a sentence. Further ``length`` (20), ``users``,
-    and ``sentences``, the most of a user. Titles, tags and scores are not read.
+    The vocabulary consists of the ``words`` most frequent words (10,000) of the file ``stackoverflow.word_count``, and
+    four more symbols: padding, unknown words, the beginning and the end of a sentence. Titles, tags and scores are not
+    read.
     """
     parts = _stackoverflow_parts(folder)
     words = frequent_words(folder / WORD_COUNTS, settings.words)
@@ -138,7 +139,7 @@ def stackoverflow(folder: Path, settings: OfSentences) -> Table:
 
 
 def files_of_stackoverflow(folder: Path) -> list[Path]:
-    """Return TFF's files of StackOverflow, with that of the words.
+    """Return TFF's files of StackOverflow, including the file of the words' frequencies.
 
     Raises:
         FedpingError: they are missing.
@@ -152,7 +153,7 @@ def files_of(parts: Sequence[Part]) -> list[Path]:
 
 
 def frequent_words(file: Path, count: int) -> tuple[str, ...]:
-    """Return the most frequent words of a file with a word and its number of users a line, the most frequent first.
+    """Return the most frequent words of a file, most frequent first; its lines have a word and its number of users.
 
     Raises:
         FedpingError: the file is missing, damaged, or not in that order.
@@ -197,9 +198,9 @@ def _rows(
     Args:
         parts: the files, training before test.
         wanted: the features to read.
-        examples: returns the features and the classes of some examples of a user.
-        settings: how many users to read, and the patience with a file.
-        apart: whether the users of the test are others, even if they have the same names.
+        examples: returns the features and the classes of a block of a user's examples.
+        settings: the number of users to read, and the time limit of a file.
+        apart: whether users of the test part are different users, even if their names are the same.
     """
     users: set[str] = set()
     most = settings.users
@@ -254,7 +255,7 @@ def _symbols(known: Sequence[str]) -> tuple[str, ...]:
 
 
 def _windows(texts: Sequence[Sequence[int]], length: int) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
-    """Return the symbols before each symbol of texts but their first, shape (n, length), and these symbols."""
+    """Return windows of ``length`` symbols of the texts, shape (n, length), and the symbol after each, shape (n,)."""
     before = [PADDING] * (length - 1)
     windows = [sliding_window_view(np.array([*before, *text], np.int32), length + 1) for text in texts]
     both = np.concatenate([np.empty((0, length + 1), np.int32), *windows])

@@ -1,10 +1,10 @@
-"""Clients' examples in the files of TensorFlow Federated (TFF): HDF5, as until 2021, and SQLite since then.
+"""Clients' examples in the files of TensorFlow Federated (TFF): HDF5 until 2021, and SQLite since then.
 
-HDF5: :mod:`hdf5`, read in a process of its own. SQLite: the table ``examples`` has a record (:mod:`tf_example`) an
-example, with its client and its split; ``client_metadata`` has the clients of each split.
+HDF5 files are read by :mod:`hdf5`, in a separate process. In SQLite files the table ``examples`` has a record
+(:mod:`tf_example`) per example, with its client and its split; ``client_metadata`` has the clients of each split.
 
-Both are read in pieces, so that files may be larger than the memory. Nothing outside a file is read: views and virtual
-tables are refused.
+Both are read in blocks, so that files may be larger than the memory. Nothing outside a file is read: views and virtual
+tables are rejected.
 
 Source: TFF's ``sql_client_data.py`` and ``sql_client_data_utils.py``.
 """
@@ -30,13 +30,13 @@ from fedping.client_sim.data.originals.tf_example import OddRecord, features_of
 from fedping.protocol.errors import FedpingError
 
 MOST_CLIENTS = 2_000_000
-"""Clients of one file; StackOverflow has 342,477."""
+"""Maximum clients of one file; StackOverflow has 342,477."""
 
 MOST_EXAMPLES = 1_000_000
-"""Examples of one client. A file can state any number of them without holding them."""
+"""Maximum examples of one client. A file can state any number of examples without holding them."""
 
 LONGEST_TEXT = 2**20
-"""Bytes of one text; also the most of a record of SQLite."""
+"""Maximum bytes of one text, and of an SQLite record."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ class Part:
     for_test: bool
 
     def clients(self, wanted: Wanted, takes: Takes, patience: int) -> Iterator[tuple[str, Columns]]:
-        """Yield clients with some of their examples; a client may come several times.
+        """Yield clients with blocks of their examples; a client may have several blocks.
 
         Args:
             wanted: the features to read.
-            takes: which clients to read.
+            takes: returns whether to read a client.
             patience: seconds that a file of HDF5 may take for the next examples.
 
         Raises:
@@ -78,11 +78,11 @@ class Part:
 
 
 def parts_of(folder: Path, hdf5: str, database: str, split: str = "") -> list[Part]:
-    """Return the parts of a data set that a folder has; none if it has none of these files.
+    """Return the parts of a data set in a folder; an empty list if the folder has none of these files.
 
     Args:
         folder: the folder.
-        hdf5: the beginning of the names of the files of HDF5, as of ``hdf5_train.h5`` and ``hdf5_test.h5``.
+        hdf5: the common beginning of the HDF5 files' names, such as ``hdf5_train.h5`` and ``hdf5_test.h5``.
         database: the name of the file of SQLite, without its ending.
         split: the beginning of the names of its splits.
 
@@ -112,14 +112,14 @@ def _of_sqlite(file: Path, split: str, wanted: Wanted, takes: Takes) -> Iterator
 
 _STEPS_AT_A_TIME = 100_000
 _LEAST_STEPS, _STEPS_OF_A_BYTE = 10_000_000, 16
-"""Instructions of SQLite to read a file: a row takes some 20, and at least 8 bytes."""
+"""Limit of SQLite instructions: a minimum, and a number per byte. A row takes some 20, and at least 8 bytes."""
 
 
 def _bound_steps(database: sqlite3.Connection, size: int) -> None:
-    """Interrupt SQLite after many more instructions than a file of this size needs.
+    """Interrupt SQLite after far more instructions than a file of this size needs.
 
-    The pages of a table are a tree. In a damaged file many of them can lead to the same page, so that a few hundred
-    pages have more rows than anybody could read.
+    The pages of a table form a tree. In a damaged file, many of them can lead to the same page, so that a few hundred
+    pages have an endless number of rows.
     """
     left = _LEAST_STEPS + _STEPS_OF_A_BYTE * size
 
@@ -134,7 +134,7 @@ def _bound_steps(database: sqlite3.Connection, size: int) -> None:
 def _of_database(
     file: Path, database: sqlite3.Connection, split: str, wanted: Wanted, takes: Takes
 ) -> Iterator[tuple[str, Columns]]:
-    database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 2**26)  # also of the list of clients
+    database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 2**26)  # applies to the list of clients, too
     database.execute("PRAGMA trusted_schema = OFF")
     _bound_steps(database, file.stat().st_size)
     for table in ("examples", "client_metadata"):

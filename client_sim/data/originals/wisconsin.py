@@ -1,6 +1,7 @@
 """The original Wisconsin breast cancer table, ``breast-cancer-wisconsin.data``, in which 16 of 699 rows have a gap.
 
-Source: Wolberg and Mangasarian 1990, *Multisurface Method of Pattern Separation*, and the names file beside the table.
+Source: Wolberg and Mangasarian 1990, *Multisurface Method of Pattern Separation*, and the names file that comes with
+the table.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ CELLS = (
     *("clump_thickness", "cell_size", "cell_shape", "marginal_adhesion", "epithelial_cell_size"),
     *("bare_nuclei", "bland_chromatin", "normal_nucleoli", "mitoses"),
 )
-"""What is graded of each sample, from 1 to 10."""
+"""Properties of a sample, each graded from 1 to 10."""
 
 DIAGNOSIS = Target("diagnosis", ("benign", "malignant"))
 _CLASSES = {b"2": 0, b"4": 1}
@@ -27,9 +28,9 @@ _GRADES = range(1, 11)
 
 
 def wisconsin(folder: Path, _: NoSettings) -> Table:
-    """Return samples of breast tissue by nine grades from 1 to 10, of which some are missing; class 1 is malignant.
+    """Return samples of breast tissue by nine grades from 1 to 10, some of them missing; class 1 is malignant.
 
-    Each line is a sample's number, which is left out, its grades, and 2 for benign or 4 for malignant. ``?`` marks a
+    Each line has a sample's number, which isn't used, its grades, and 2 for benign or 4 for malignant. ``?`` marks a
     missing grade.
     """
     file = _file(folder)
@@ -54,7 +55,7 @@ def files_of_wisconsin(folder: Path) -> list[Path]:
     """Return the file of the table in a folder.
 
     Raises:
-        FedpingError: it is missing.
+        FedpingError: the file is missing.
     """
     return [_file(folder)]
 

@@ -1,6 +1,6 @@
 """A model's weights as consecutive arrays: their names, start values and positions.
 
-The arrays are the blocks of a model spec (`fedping.protocol.weights`), so that a spec made of a model stays short.
+The arrays are the blocks of a model spec (`fedping.protocol.weights`), so that the spec of a model stays short.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ class InPrecision(OfArrays):
 
 
 def precision_of(settings: Settings) -> Precision:
-    """Return the setting ``precision``: ``float64``, the default, or ``float32``."""
+    """Return the setting ``precision``: ``float64`` (the default) or ``float32``."""
     return cast("Precision", settings.choice("precision", ("float64", "float32")))
 
 
 def check_width(given: int, m: int, model: str) -> None:
-    """Raise unless the number of weights is the model's."""
+    """Raise unless the given number of weights equals the model's."""
     if given != m:
         raise InvalidSettings(
             f"the model '{model}' has {m:,} weights with these settings, but {given:,} were given; "

@@ -25,7 +25,7 @@ def classes_of(batch: Examples, classes: int) -> NDArray[np.intp]:
 
 
 def log_odds_of(scores: Floats) -> FloatArray | None:
-    """Return the log-odds of class 1, shape (k, n), from the scores of two classes, (k, n, 2); None of more."""
+    """Return the log-odds of class 1, shape (k, n), from two classes' scores, (k, n, 2); None for more classes."""
     if scores.shape[-1] != 2:
         return None
     odds: FloatArray = scores[..., 1].astype(np.float64) - scores[..., 0]

@@ -1,4 +1,4 @@
-"""Ranking by features of a product's own, by the loss that the spec names (`fedping.protocol.features`)."""
+"""Ranking by a product's own features, with the loss that the spec names (`fedping.protocol.features`)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from fedping.protocol.spec import ModelSpec
 NAME = FEATURES
 
 _NUMBERS_AT_A_TIME = 2**22
-"""The most numbers of updates in memory at a time."""
+"""Maximum number of updates' values in memory at a time."""
 
 
 @dataclass(frozen=True)
 class FeatureRanking:
-    """The loss and update of a list, from :mod:`fedping.client_sim.features.vectors`; a client's are the means.
+    """The loss and update of lists (:mod:`fedping.client_sim.features.vectors`), and their means by client.
 
-    The update of a list is to the bit what a client in any language computes.
+    The update of a list equals that of a client in any other language to the bit.
     """
 
     spec: ModelSpec
@@ -41,7 +41,7 @@ class FeatureRanking:
         return self.spec.start_array
 
     def predict(self, weights: FloatArray, batch: ListBatch) -> FloatArray:
-        """Return the score of every item, shape (k, n, c); minus infinity where there is none."""
+        """Return the score of every item, shape (k, n, c); minus infinity in the padding."""
         k, n = batch.weight.shape
         found = vectors.scores(self.spec, _of_lists(weights, n), batch.lists)
         return np.ascontiguousarray(found.T).reshape(k, n, -1)
@@ -73,12 +73,12 @@ class FeatureRanking:
         return _means(losses, batch), gradients
 
     def descents(self, weights: FloatArray, batch: ListBatch, pulls: FloatArray) -> FloatArray:
-        """Return the update of clients' weights for pulls on the scores of their items, the mean over a client's lists.
+        """Return the update of clients' weights for pulls on their items' scores: the mean over a client's lists.
 
         Args:
             weights: shape (m,), or (k, m) for each client's own weights.
             batch: the lists of k clients.
-            pulls: the desired growth of each score, shape (k, n, c); 0 where there is no item.
+            pulls: the desired growth of each score, shape (k, n, c); 0 in the padding.
 
         Returns:
             Directions that a client adds to its weights, shape (k, m).
@@ -120,7 +120,7 @@ def _of_clients(lists: Lists, some: slice, n: int) -> Lists:
 
 
 def feature_ranking(spec: ModelSpec) -> FeatureRanking:
-    """Return the model of a spec with features, without the blocks that a training has added to it."""
+    """Return the model of a spec with features, without the blocks that a training has added to the spec."""
     layout = spec.layout
     own = sum(is_block(span.feature) for span in layout.spans) + (3 if layout.hidden else 0)
     return FeatureRanking(replace(spec, blocks=spec.blocks[:own], constraints=()))

@@ -34,7 +34,7 @@ from fedping.protocol.errors import FedpingError, InvalidSettings
 NAME = "jax"
 
 _AT_ONCE = 2**20
-"""Numbers of the examples that are predicted at a time; a network makes many more of each."""
+"""Maximum number of the examples' values in a prediction; a network computes many more values from them."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class JaxLoss:
 
     @property
     def floats_per_example(self) -> int:
-        """See :class:`fedping.client_sim.learning.model.HasPrecision`; a guess, since the loss is unknown."""
+        """See :class:`fedping.client_sim.learning.model.HasPrecision`; a guess, since the loss is a user's function."""
         return 1000
 
     def losses(self, weights: FloatArray, batch: Examples) -> FloatArray:
@@ -107,15 +107,16 @@ class JaxLoss:
 
     @cached_property
     def _predicting(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Return two compiled functions of weights and x: to predictions by the same weights, and by each client's."""
+        """Return two compiled functions from weights and x to predictions: for shared weights, and for clients' own."""
         jax = _jax()
         return tuple(jax.jit(jax.vmap(self.prediction, in_axes=(at, 0))) for at in (None, 0))
 
     @cached_property
     def _compiled(self) -> Mapping[tuple[bool, bool], Callable[..., Any]]:
-        """Return compiled functions of weights: to the clients' losses, or their losses with gradients.
+        """Return compiled functions from weights to the clients' losses, or to losses and gradients.
 
-        Their keys are whether gradients are computed, and whether each client has its own weights, (k, m) and not (m,).
+        A key states whether gradients are computed, and whether each client has its own weights, (k, m) in place of
+        (m,).
         """
         jax = _jax()
 
@@ -165,7 +166,7 @@ def _power_of_two(size: int) -> int:
 
 
 def jax_model(settings: Settings) -> JaxLoss:
-    """Return the model of these settings: an own loss's settings except ``gradient``."""
+    """Return the model of these settings: those of :mod:`.own_loss` except ``gradient``."""
     return jax_loss(
         loss_of(settings), start_of(settings), predict=prediction_of(settings), predicts=predicts_of(settings)
     )

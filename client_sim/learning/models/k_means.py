@@ -1,12 +1,12 @@
-"""k-means: centroids that many clients find together (Lloyd 1982).
+"""k-means clustering by many clients together (Lloyd 1982).
 
-Clients and server share this layout. The weights are K centroids of d features, row by row, followed, with ``counts``,
-by K numbers of examples. As with every model, the centroids' part of a client's update after local steps is its own
-centroids minus the fetched ones, so *fetched + update* are the client's K local centroids. A local centroid stays at
-the fetched one if it is the nearest to none of the client's examples. The counts are 0 in every published model, so at
-rate 1 the last K numbers of an update are the numbers of the client's examples in each local centroid. A server needs
-them to cluster all clients' local centroids again (Rodríguez-Barroso et al. 2020, 5.3), or to weight them. The loss,
-the predictions and the gradients do not depend on the counts.
+Clients and server share this layout. The weights are K centroids of d features, row by row; with ``counts``, K numbers
+of examples follow. As with every model, the centroids' part of a client's update after local steps is its own centroids
+minus the fetched ones, so *fetched + update* are the client's K local centroids. A centroid that is not the nearest one
+of any of the client's examples doesn't move. The counts are 0 in every published model, so at rate 1 the last K numbers
+of an update are the numbers of the client's examples in each cluster. A server needs them to cluster all clients' local
+centroids again (Rodríguez-Barroso et al. 2020, 5.3), or to weight them. The loss, the predictions and the gradients do
+not depend on the counts.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class KMeans(OfArrays):
     start is the model spec's start weights.
 
     Attributes:
-        features: numbers of an example.
+        features: number of features of an example.
         clusters: number of centroids.
         spread: standard deviation of the start.
-        seed: of the start.
+        seed: seed of the start.
         counts: whether the weights have each cluster's number of examples.
-        fewest: examples that a cluster has at least, unless it is empty. A step with a smaller cluster raises
-            :class:`FedpingError`. It is no setting: a client that guards its own rows sets it.
+        fewest: minimum number of examples of a cluster that isn't empty. A step with a smaller cluster raises
+            :class:`FedpingError`. It isn't a setting of the spec: a client that guards its own rows sets it.
     """
 
     features: int
@@ -74,11 +74,11 @@ class KMeans(OfArrays):
         return weights[..., : self._size].reshape(*weights.shape[:-1], self.clusters, self.features)
 
     def predict(self, weights: FloatArray, batch: Examples) -> FloatArray:
-        """Return the number of the nearest centroid, shape (k, n)."""
+        """Return the number of each example's nearest centroid, shape (k, n)."""
         return self._nearest(weights, batch).astype(np.float64)
 
     def _nearest(self, weights: FloatArray, batch: Examples) -> NDArray[np.intp]:
-        """Return which centroid has the least |c|² / 2 - x · c, as a layer with W = -c and b = |c|² / 2."""
+        """Return the centroid with the least |c|² / 2 - x · c, computed as a layer with W = -c and b = |c|² / 2."""
         centroids = self._centroids(weights)
         half = 0.5 * np.einsum("...cd,...cd->...c", centroids, centroids)
         flat = -centroids.swapaxes(-1, -2).reshape(*weights.shape[:-1], -1)
@@ -103,7 +103,7 @@ class KMeans(OfArrays):
     def movements(self, weights: FloatArray, batch: Examples) -> Floats:
         """Return Lloyd's step from each client's centroids, shape (k, m): see :class:`~.model.MovesItself`.
 
-        The step of the counts leads from those in ``weights`` to the cluster sizes before the step.
+        The step of the counts leads from the counts in ``weights`` to the cluster sizes before the step.
         """
         count, sums = self._sums(weights, batch, batch.weight)
         means = sums / np.where(count > 0, count, 1.0)[..., None]
@@ -141,7 +141,7 @@ class KMeans(OfArrays):
         return weights
 
     def _sums(self, weights: FloatArray, batch: Examples, each: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return by cluster the sum of ``each`` over its examples, (k, clusters), and of ``each`` × x, (k, c, d)."""
+        """Return each cluster's sum of ``each`` over its examples, (k, clusters), and of ``each`` × x, (k, c, d)."""
         nearest = self._nearest(weights, batch)
         if self.fewest > 1:
             self._check_sizes(nearest[batch.weight > 0])
@@ -149,7 +149,7 @@ class KMeans(OfArrays):
         return member.sum(axis=1), member.swapaxes(1, 2) @ batch.x
 
     def _check_sizes(self, nearest: NDArray[np.intp]) -> None:
-        """Raise unless every cluster has no example or ``fewest``; ``nearest`` are one client's."""
+        """Raise if a non-empty cluster has fewer than ``fewest`` examples; ``nearest`` has one client's clusters."""
         sizes = np.bincount(nearest, minlength=self.clusters)
         small = np.flatnonzero((sizes > 0) & (sizes < self.fewest))
         if len(small):
@@ -162,9 +162,9 @@ class KMeans(OfArrays):
 
 
 def k_means(settings: Settings) -> KMeans:
-    """Return the model of these settings: ``features``, ``clusters``.
+    """Return the model of these settings: ``features``, ``clusters``, ``spread``, ``seed`` and ``counts``.
 
-    And ``spread`` (1), ``seed`` (0), ``counts`` (true).
+    Defaults are ``spread`` 1, ``seed`` 0 and ``counts`` true.
     """
     return KMeans(
         features=settings.whole("features"),

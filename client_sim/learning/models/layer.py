@@ -1,4 +1,4 @@
-"""A layer, x · W + b, of all clients at once, and the L2 penalty of models made of layers."""
+"""A layer, x · W + b, computed for all clients at once, and the L2 penalty of models made of layers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Layer:
     """A layer whose W (inputs × outputs, row by row) and then b (outputs) start at ``first`` in a model's weights.
 
     Weights are shared by all clients, shape (m,), or each client's own, shape (k, m). With shared weights, one matrix
-    product covers all clients' examples. In single precision a layer with one output uses the quickest products; in
-    double precision it keeps the established ones, because others would change the last bits.
+    product covers all clients' examples. In single precision a layer with one output uses the fastest product; in
+    double precision it keeps the original product, because any other would change the last bits of results.
     """
 
     inputs: int
@@ -85,14 +85,14 @@ class Layer:
         return pulls @ self.matrix(weights).swapaxes(1, 2)
 
     def squares(self, weights: Floats) -> Floats:
-        """Return the sum of the squares of W, shape () or (k,); penalties leave out b."""
+        """Return the sum of the squares of W, without b, shape () or (k,), for penalties."""
         matrix = self.matrix(weights)
         total: Floats = np.einsum("...io,...io->...", matrix, matrix)
         return total
 
 
 class Penalised(InPrecision):
-    """A model of layers with an L2 penalty: the part of :class:`client_sim.learning.model.Mixes` that is the same."""
+    """A model of layers with an L2 penalty; implements the penalty of :class:`client_sim.learning.model.Mixes`."""
 
     l2: float
 

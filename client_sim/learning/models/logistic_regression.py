@@ -17,16 +17,16 @@ from fedping.protocol.spec import Block
 
 NAME = "logistic-regression"
 _LARGEST_EXPONENT = np.float32(80.0)
-"""In single precision exp overflows slightly above this."""
+"""Largest exponent of exp in single precision, which overflows slightly above it."""
 
 
 @dataclass(frozen=True)
 class LogisticRegression(Penalised):
     """The loss is the mean cross-entropy plus l2 / 2 · |w|², where w are the coefficients without the intercepts.
 
-    It has the same minimum as scikit-learn's ``LogisticRegression`` with C = 1 / (l2 · n). Two classes have one score,
-    for class 1: coefficients (features), then the intercept. More classes, c, have a score each: coefficients (features
-    × c), row by row, then c intercepts.
+    It has the same minimum as scikit-learn's ``LogisticRegression`` with C = 1 / (l2 · n). With two classes, the model
+    has one score, for class 1: coefficients (features), then the intercept. With c > 2 classes it has a score for each:
+    coefficients (features × c), row by row, then c intercepts.
     """
 
     features: int
@@ -56,7 +56,7 @@ class LogisticRegression(Penalised):
         return self._layer.forward(self.own(weights), self.own(batch.x))
 
     def predict(self, weights: FloatArray, batch: Examples) -> FloatArray:
-        """Return the probability of class 1, shape (k, n), or of each class if there are several, shape (k, n, c)."""
+        """Return the probability of class 1, shape (k, n), or, for more than two classes, of each class, (k, n, c)."""
         return self.predictions_and_scores(weights, batch)[0]
 
     def predictions_and_scores(self, weights: FloatArray, batch: Examples) -> tuple[FloatArray, FloatArray | None]:

@@ -1,4 +1,4 @@
-"""Ratings of items by people, as products of factors (Koren, Bell and Volinsky 2009)."""
+"""Users' ratings of items as products of factors (Koren, Bell and Volinsky 2009)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedping.protocol.spec import Block, Normal
 NAME = "matrix-factorization"
 
 USER = frozenset({"user", "user_bias"})
-"""The blocks of the client, who is the user."""
+"""The blocks of the user; each client is one user."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class MatrixFactorization(InPrecision):
     (|items_i|² + item_biases_i²): an item is penalized once per rating.
 
     Items' factors start at normal numbers of standard deviation ``scale``, all else at 0: for a user without ratings
-    the prediction is the item's bias. Clients differ only by the blocks :data:`USER`, so these have to be their own
-    (`fedping.protocol.personalization`), or all clients get the same predictions.
+    the prediction is the mean plus the item's bias. Clients differ only by the blocks :data:`USER`, so these blocks
+    have to be local (`fedping.protocol.personalization`), or all clients get the same predictions.
 
     ``precision`` is the precision of :class:`InPrecision`.
     """
@@ -124,7 +124,7 @@ class MatrixFactorization(InPrecision):
         return along + biases + weights[..., -1:] + self.dtype.type(self.mean), factors, biases
 
     def _of_items(self, weights: Floats, item: NDArray[np.intp]) -> tuple[Floats, Floats]:
-        """Return the factors (k, n, f) and biases (k, n) of items, from weights that begin with all items'."""
+        """Return the factors (k, n, f) and biases (k, n) of items, from weights that begin with the items' blocks."""
         factors = weights[..., : self._biases].reshape(*weights.shape[:-1], self.items, self.factors)
         biases = weights[..., self._biases : self._biases + self.items]
         if weights.ndim == 1:
@@ -137,7 +137,7 @@ class MatrixFactorization(InPrecision):
         return weights[..., -1 - self.factors : -1]
 
     def _scatter(self, gradients: Floats, item: NDArray[np.intp], values: Floats, first: int = 0) -> None:
-        """Add values of the examples' items, shape (k, n, c), to blocks of c numbers an item from ``first`` on."""
+        """Add values of the examples' items, shape (k, n, c), to the items' c numbers each, beginning at ``first``."""
         k, _, c = values.shape
         at = np.arange(k)[:, None, None] * self.m + first + item[..., None] * c + np.arange(c)
         np.add.at(gradients.reshape(-1), at.ravel(), values.ravel())
@@ -153,14 +153,14 @@ class MatrixFactorization(InPrecision):
 
     @cached_property
     def _biases(self) -> int:
-        """Where the items' biases begin."""
+        """The position of the first item's bias."""
         return self.items * self.factors
 
 
 def matrix_factorization(settings: Settings) -> MatrixFactorization:
     """Return the model of these settings: ``items``, ``factors``, ``mean`` (0), ``l2`` (0), ``scale`` (0.1).
 
-    And ``seed`` (0) and ``precision`` (``float64`` or ``float32``). ``mean`` is what a rating is without any weights.
+    Also ``seed`` (0) and ``precision`` (``float64`` or ``float32``). ``mean`` is the prediction if all weights are 0.
     """
     return MatrixFactorization(
         items=settings.whole("items"),

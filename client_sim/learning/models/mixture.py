@@ -1,4 +1,4 @@
-"""A mixture of two experts, models of the same kind, by a gate (Peterson et al. 2019)."""
+"""A mixture of two experts, which are models of the same kind, by a gate (Peterson et al. 2019)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedping.client_sim.learning.models.classes import classes_of
 from fedping.protocol.errors import InvalidSettings
 
 LEAST = 1e-6
-"""The least probability that a mixture gives a class in its loss, and 1 minus the most."""
+"""Minimum probability of a class in a mixture's loss; the maximum is 1 minus this."""
 
 
 class Parts(NamedTuple):
@@ -64,7 +64,7 @@ class Mixture:
     """y = a(x) M(x; w) + (1 - a(x)) M(x; P), with a(x) = σ(g · x + b): a :class:`Model` of the weights w, P, g, b.
 
     The loss is the mean of the squares (y - t)², or the mean cross-entropy of the mixed probabilities, between
-    :data:`LEAST` and 1 - LEAST, plus the shared expert's own penalty. Where a = 1 that is the loss of the shared model.
+    :data:`LEAST` and 1 - LEAST, plus the shared expert's own penalty. At a = 1 it equals the loss of the shared model.
 
     Attributes:
         model: the model of both experts; it implements :class:`Mixes`.
@@ -156,7 +156,7 @@ def mixture_of(model: Model[Any]) -> Mixture:
     """Return the mixture of two models of this kind.
 
     Raises:
-        InvalidSettings: it gives no predictions that could be mixed.
+        InvalidSettings: the model has no predictions that can be mixed.
     """
     if not mixes(model):
         raise InvalidSettings(
@@ -168,7 +168,7 @@ def mixture_of(model: Model[Any]) -> Mixture:
 
 
 def pulls_on_shared(mixed: Mixed, pulls: FloatArray) -> FloatArray:
-    """Return the gradients by the shared expert's predictions, given those by the mixed ones."""
+    """Return the gradients by the shared expert's predictions, given the gradients by the mixed predictions."""
     found: FloatArray = pulls * wide(mixed.share, pulls)
     return found
 
@@ -188,7 +188,8 @@ def losses_of(model: Mixes, predicted: FloatArray, batch: Examples) -> FloatArra
 def pulls_on(model: Mixes, predicted: FloatArray, batch: Examples) -> FloatArray:
     """Return the gradient of each example's loss by its prediction, in the shape of the predictions.
 
-    Beyond :data:`LEAST` it is the gradient at the nearest probability within, so that a certain error can be unlearned.
+    Below :data:`LEAST`, it is the gradient at that probability, so that even an error of full certainty can be
+    unlearned.
     """
     if not (classes := getattr(model, "classes", 0)):
         return np.asarray(2.0 * (predicted - batch.y))
@@ -203,7 +204,7 @@ def pulls_on(model: Mixes, predicted: FloatArray, batch: Examples) -> FloatArray
 
 
 def shrunk(gate: Floats, batch: Examples, l2: float) -> Floats:
-    """Return the gradient of a penalty l2 / 2 |g|² on gates, shape (k, d + 1); b has none, as intercepts."""
+    """Return the gradient of a penalty l2 / 2 |g|² on gates, shape (k, d + 1); b, an intercept, has no penalty."""
     found = l2 * gate * (counts(batch) > 0)[:, None]
     found[:, -1] = 0.0
     return np.asarray(found)
@@ -220,16 +221,17 @@ def _sigmoid(scores: FloatArray) -> FloatArray:
 
 
 def _log_odds(gate: FloatArray, shared: FloatArray, private: FloatArray) -> FloatArray:
-    """Return the log-odds of class 1 by the mixed probability, from those by either expert; all of shape (k, n).
+    """Return the log-odds of class 1 of the mixture from those of both experts; all of shape (k, n).
 
-    Where both agree, the result is equal to theirs, to the bit. ``gate`` has the log-odds of the shared expert's share.
+    Where both experts agree, the result equals theirs to the bit. ``gate`` has the log-odds of the shared expert's
+    share.
     """
     found = _log_mixed(gate, shared, private) - _log_mixed(gate, -shared, -private)
     return np.where(shared == private, shared, found)
 
 
 def _log_mixed(gate: FloatArray, shared: FloatArray, private: FloatArray) -> FloatArray:
-    """Return log(a σ(shared) + (1 - a) σ(private)) with a = σ(gate), which does not underflow."""
+    """Return log(a σ(shared) + (1 - a) σ(private)) with a = σ(gate), computed without underflow."""
     found: FloatArray = np.logaddexp(
         _log_sigmoid(gate) + _log_sigmoid(shared), _log_sigmoid(-gate) + _log_sigmoid(private)
     )
@@ -241,5 +243,5 @@ def _log_sigmoid(scores: FloatArray) -> FloatArray:
 
 
 def wide(of_examples: Any, like: FloatArray) -> Any:
-    """Return numbers of examples, shape (k, n), as broadcast along the classes if there are several."""
+    """Return values of examples, shape (k, n), with an axis for broadcasting if ``like`` has an axis of classes."""
     return of_examples[..., None] if like.ndim == 3 else of_examples

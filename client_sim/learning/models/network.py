@@ -124,7 +124,7 @@ class Network(Penalised):
         return losses, gradients
 
     def _backward(self, weights: Floats, into: list[Floats], pulls: Floats) -> Floats:
-        """Return the gradients by the weights, shape (k, m), given those by the scores, shape (k, n, classes)."""
+        """Return the gradients by the weights, shape (k, m), given gradients by the scores, shape (k, n, classes)."""
         gradients = np.empty((len(pulls), self.m), self.dtype)
         for layer, given in zip(reversed(self._layers), reversed(into), strict=True):
             layer.backward(given, pulls, gradients)
@@ -137,7 +137,7 @@ class Network(Penalised):
 def network(settings: Settings) -> Network:
     """Return the model of these settings: ``features``, ``classes``, ``hidden`` (100), ``seed`` (0), ``l2`` (0).
 
-    And ``precision`` (``float64`` or ``float32``). Several hidden layers are given as a text, such as "128, 64".
+    Also ``precision`` (``float64`` or ``float32``). Several hidden layers are given as a text, such as "128, 64".
     """
     return Network(
         features=settings.whole("features"),

@@ -31,13 +31,13 @@ from fedping.protocol.errors import FedpingError, InvalidSettings
 NAME = "own"
 
 SPREAD = 0.1
-"""The distance of weights from 0 without a given start."""
+"""Scale of the random start weights, if no start is given."""
 
 Loss: TypeAlias = Callable[[Any, Any, Any], Any]
-"""From weights (m,), one client's features (n, d) and its targets (n,), with n at least 1, to a number."""
+"""Function from weights (m,), a client's features (n, d) and targets (n,), with n at least 1, to its loss."""
 
 Prediction: TypeAlias = Callable[[Any, Any], Any]
-"""From weights (m,) and features (n, d) to predictions, shape (n,) or (n, c)."""
+"""Function from weights (m,) and features (n, d) to predictions, shape (n,) or (n, c)."""
 
 Predicts: TypeAlias = Literal["values", "log_odds"]
 """Values returned by a prediction of classes: probabilities (``values``), or their log-odds, also called logits."""
@@ -48,8 +48,8 @@ class OwnLoss:
     """A model given only by its loss. Clients are processed one after another.
 
     Attributes:
-        loss: preferably a mean over the examples, so that the mean over clients is the mean over all examples (thesis
-            eq. 2).
+        loss: the loss, preferably a mean over the examples, so that the mean over clients is the mean over all
+            examples (thesis eq. 2).
         start: the initial weights, shape (m,).
         prediction: see :data:`Prediction`; None for a model that is never asked to predict.
         predicts: the values that the prediction returns.
@@ -141,7 +141,7 @@ class OwnLoss:
         try:
             value, gradient = self._value_and_gradient(np.array(weights), x, y)
         except Exception as error:
-            self._value(weights, x, y, client)  # a plainer reason, if it fails without autograd too, or is no number
+            self._value(weights, x, y, client)  # raises a clearer error if the loss also fails without autograd
             raise InvalidSettings(
                 f"autograd cannot differentiate {_name(self.loss)} ({error}); write it with autograd.numpy in place of "
                 'numpy and without assignments into arrays, or set gradient = "finite_differences"'
@@ -227,7 +227,7 @@ def predictions_of(
 
 
 def scores_of(said: FloatArray, predicts: Predicts) -> FloatArray | None:
-    """Return the log-odds of class 1 from a function's results, shape (k, n); None if it returns no log-odds."""
+    """Return the log-odds of class 1 from a function's results, shape (k, n); None if the results aren't log-odds."""
     if predicts == "values":
         return None
     return said if said.ndim == 2 else log_odds_of(said)
@@ -251,7 +251,7 @@ def _each(weights: FloatArray, batch: Examples) -> Any:
 
 
 def _said_by(function: Callable[..., Any], *given: Any) -> Any:
-    """Return the result of a user's function; an error names the place and the input."""
+    """Return the result of a user's function; an error names the place in the code and the input."""
     try:
         return function(*given)
     except (Exception, SystemExit) as error:
@@ -272,9 +272,9 @@ def own(settings: Settings) -> OwnLoss:
     """Return the model of these settings.
 
     ``function`` names the loss as "module:function". ``weights`` is the number of weights, which start near 0, drawn by
-    ``seed``, or at 0 without a seed; alternatively ``start`` names an array or a function that returns one. ``predict``
-    names the prediction, and ``predicts`` says whether it returns ``values`` (probabilities if classes are predicted)
-    or ``log_odds``. ``gradient`` is ``autograd`` or ``finite_differences``, with the spec's ε.
+    ``seed``, or at 0 without a seed; alternatively ``start`` names an array or a function that returns an array.
+    ``predict`` names the prediction function, and ``predicts`` states whether it returns ``values`` (probabilities for
+    classes) or ``log_odds``. ``gradient`` is ``autograd`` or ``finite_differences``, with the spec's ε.
     """
     differences = settings.choice("gradient", ("autograd", "finite_differences")) == "finite_differences"
     return own_loss(
@@ -297,7 +297,7 @@ def loss_of(settings: Settings) -> Loss:
 
 
 def start_of(settings: Settings) -> FloatArray:
-    """Return the weights named by ``start``, or ``weights`` many: small ones drawn by ``seed``, zeros without a seed.
+    """Return the weights that ``start`` names, or ``weights`` numbers: small ones by ``seed``, zeros without a seed.
 
     Raises:
         InvalidSettings: both are given and disagree.

@@ -32,10 +32,11 @@ GradientKind = Literal["finite_differences", "analytic"]
 class PageRanking:
     """A ranking model with the SVM loss of thesis 7.2; a client's loss is the mean over its searches.
 
-    The gradient is either by central finite differences with ε = ``epsilon``, with the model a black box, or analytic,
-    which for frecency is the gradient of its smooth formula (:class:`fedping.client_sim.models.Frecency2018`). Both are
-    the thesis's with the sign reversed: directions of ascent. Clients with their own weights are processed all at once
-    if the ranking model takes weights of each search, as linear-15 does; else one after another.
+    The gradient is computed either by central finite differences with ε = ``epsilon``, which treat the model as a black
+    box, or analytically; for frecency, this is the gradient of its smooth formula
+    (:class:`fedping.client_sim.models.Frecency2018`). Both have the opposite sign of the thesis's: they are directions
+    of ascent. Clients with their own weights are processed all at once if the ranking model accepts weights for each
+    search, like linear-15; else one after another.
     """
 
     ranker: RankingModel
@@ -50,7 +51,7 @@ class PageRanking:
         return self.ranker.weight_names
 
     def predict(self, weights: FloatArray, batch: ClientSearches) -> FloatArray:
-        """Return the score of every candidate, shape (k, n, C); minus infinity where there is no candidate."""
+        """Return the score of every candidate, shape (k, n, C); minus infinity in the padding."""
         scores = np.full((*batch.rows.shape, batch.searches.candidates.shape[1]), -np.inf)
         client, searches = batch.there
         if weights.ndim == 2:
@@ -96,7 +97,7 @@ class PageRanking:
 
 
 def _needed(pages: PageTable, searches: Searches) -> tuple[PageTable, Searches]:
-    """Return only the pages that these searches need, and the searches with reindexed pages; -1 stays -1."""
+    """Return the pages that these searches need, and the searches with indices of these pages; -1 stays -1."""
     rows, places = np.unique(searches.candidates, return_inverse=True)
     absent = int(np.searchsorted(rows, 0))
     among = places.reshape(searches.candidates.shape) - absent
@@ -105,7 +106,7 @@ def _needed(pages: PageTable, searches: Searches) -> tuple[PageTable, Searches]:
 
 
 def _each_its_own_page(searches: Searches) -> Searches:
-    """Return searches over a table with a page for every place of a candidate, as scores of shape (S, C) are."""
+    """Return searches over a table with a separate page for each candidate, in the layout of scores of shape (S, C)."""
     places = np.arange(searches.candidates.size).reshape(searches.candidates.shape)
     return Searches(np.where(searches.candidates == NO_CANDIDATE, NO_CANDIDATE, places), searches.chosen)
 
@@ -119,7 +120,7 @@ def _one_by_one(
 def page_ranking(name: str) -> Callable[[Settings], PageRanking]:
     """Return a factory of a ranking model from its setting ``gradient`` (``finite_differences`` or ``analytic``).
 
-    Δ and ε are the spec's. Frecency starts at the browser's weights, linear-15 at the weights of thesis 7.1.
+    Δ and ε come from the spec. Frecency starts at the browser's weights, linear-15 at the weights of thesis 7.1.
     """
 
     def of(settings: Settings) -> PageRanking:
@@ -130,7 +131,7 @@ def page_ranking(name: str) -> Callable[[Settings], PageRanking]:
 
 
 def own_page_ranking(name: str, given: Mapping[str, Setting], margin: float, epsilon: float) -> PageRanking:
-    """Return the model of an extension that ranks pages; it has the setting ``gradient`` like the others."""
+    """Return the model of an extension that ranks pages; like other ranking models, it has the setting ``gradient``."""
     ranker = own_ranking(name, given)
     kind = Settings(name, {key: value for key, value in given.items() if key == "gradient"})
     return _with_gradient(PageRanking(ranker, ranker.start, margin, epsilon), kind)

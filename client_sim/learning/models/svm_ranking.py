@@ -40,7 +40,7 @@ class SvmRanking(InPrecision):
         return Layer(self.features, 1, intercept=False)
 
     def _scores(self, weights: Floats, batch: Choices) -> Floats:
-        """Return every candidate's score, shape (k, n, c); minus infinity for those that do not exist."""
+        """Return every candidate's score, shape (k, n, c); minus infinity for missing candidates."""
         check_width(weights.shape[-1], self.m, NAME)
         k, n, c, d = batch.x.shape
         x = self.own(batch.x).reshape(k, n * c, d)
@@ -50,7 +50,7 @@ class SvmRanking(InPrecision):
         return scores
 
     def predict(self, weights: FloatArray, batch: Choices) -> FloatArray:
-        """Return every candidate's score, shape (k, n, c); minus infinity for those that do not exist."""
+        """Return every candidate's score, shape (k, n, c); minus infinity for missing candidates."""
         return self._scores(weights, batch).astype(np.float64, copy=False)
 
     def losses(self, weights: FloatArray, batch: Choices) -> FloatArray:
@@ -74,7 +74,7 @@ class SvmRanking(InPrecision):
         return self._losses(weights, batch, over), gradients
 
     def _over(self, weights: Floats, batch: Choices) -> Floats:
-        """Return each candidate's violation of the margin, or 0, shape (k, n, c)."""
+        """Return each candidate's violation of the margin, 0 without one, shape (k, n, c)."""
         over = self._scores(weights, batch)
         best = np.take(over.reshape(-1), batch.chosen)
         best[batch.nothing | np.isneginf(best)] = np.inf

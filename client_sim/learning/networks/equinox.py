@@ -30,13 +30,13 @@ def equinox_network(
 ) -> Network:
     """Return a module of Equinox as a network.
 
-    The module is called with one example at a time, of the shape ``shape``, and with a ``key`` if its ``__call__`` has
-    such a parameter. Outside training it is in inference mode, and the key is None.
+    The module is called with one example at a time, of shape ``shape``, and with a ``key`` if its ``__call__`` has
+    this parameter. Outside training the module is in inference mode, and the key is None.
 
     Args:
         make: a function of a random key, or a class, that returns a module; its parameter may be named ``key``.
         shape: the shape of an example.
-        loss: see :class:`Network`, as for the others.
+        loss: see :class:`Network`.
         predict: see :class:`Network`.
         predicts: see :class:`Network`.
 

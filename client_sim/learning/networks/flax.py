@@ -25,7 +25,7 @@ from fedping.client_sim.learning.networks.network import (
 from fedping.protocol.errors import InvalidSettings
 
 _MODES = {"train": True, "training": True, "is_training": True, "deterministic": False, "inference": False}
-"""The argument of a linen module's ``__call__`` for the mode, and its value in training."""
+"""Names of the mode argument of a linen module's ``__call__``, with the argument's value in training."""
 
 
 def flax_network(
@@ -46,13 +46,14 @@ def flax_network(
     Args:
         module: a linen module; or, for nnx, a function of ``rngs``, or a class, that returns a module.
         shape: the shape of an example; the module is called with x of shape (n, *shape).
-        loss: see :class:`Network`, as for the others.
+        loss: see :class:`Network`.
         predict: see :class:`Network`.
         predicts: see :class:`Network`.
-        buffers: what becomes of the statistics of batch norm, see ``keeps`` of :class:`Network`; None to refuse them.
+        buffers: the destination of buffers such as batch norm's statistics, see ``keeps`` of :class:`Network`; None to
+            reject a module with buffers.
 
     Raises:
-        InvalidSettings: Flax is not installed, or the module has buffers, such as the statistics of batch norm.
+        InvalidSettings: Flax is not installed, or the module has buffers and ``buffers`` is None.
     """
     linen = package_for("flax.linen", "a module of Flax")
     sides = (shape,) if isinstance(shape, int) else tuple(shape)
@@ -108,7 +109,7 @@ def _linen(module: Any, shape: tuple[int, ...], keeps: Keeps | None) -> _Made:
 
 
 def _draws(module: Any, variables: Any, shape: tuple[int, ...], told: dict[str, bool]) -> bool:
-    """Return whether a linen module asks for random keys in training."""
+    """Return whether a linen module uses random keys in training."""
     jax, errors = jax_for("a module of Flax"), import_module("flax.errors")
     x = jax.ShapeDtypeStruct((1, *shape), "float32")
     try:

@@ -25,11 +25,11 @@ class Layers(NamedTuple):
     Attributes:
         side: the side of the convolutions' kernels.
         channels: the outputs of each convolution.
-        pools: whether maxima of squares of 2 by 2 follow each convolution.
+        pools: whether 2 by 2 max pooling follows each convolution.
         drops: the share that is dropped after each convolution, in training.
         hidden: the units of each hidden layer.
         drops_hidden: the share that is dropped after each hidden layer.
-        padding: of the convolutions.
+        padding: the padding of the convolutions.
     """
 
     side: int
@@ -50,7 +50,7 @@ LAYOUTS: dict[Layout, Layers] = {
 
 
 def cnn(settings: Settings) -> TreeModel:
-    """Return a network of two convolutions for square images, with pooling and dropout as a paper has them.
+    """Return a network of two convolutions for square images, with the pooling and dropout of a paper.
 
     ``features`` are the pixels, row by row, each with its ``channels`` (1); ``classes``; ``layout`` is
     ``mcmahan-2017``, ``rodriguez-barroso-2020`` or ``reddi-2021``; ``seed`` (0), and ``precision`` (``float32`` or

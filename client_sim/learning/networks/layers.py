@@ -1,7 +1,7 @@
 """Layers for networks whose clients have their own weights.
 
-A convolution of JAX becomes one of many groups when each client has its own kernel, which takes 3 to 7 times as long as
-the product of patches here (JAX issues 13800 and 26266).
+With a kernel per client, JAX's convolution becomes a grouped convolution, which takes 3 to 7 times as long as the
+product of patches here (JAX issues 13800 and 26266).
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ def convolution(
     dimension_numbers: Any = None,
     **more: Any,
 ) -> Any:
-    """Return a convolution as a product of patches, in the place of ``jax.lax.conv_general_dilated``.
+    """Return a convolution, computed as a product of patches; a replacement for ``jax.lax.conv_general_dilated``.
 
-    Flax's modules take it as their setting ``conv_general_dilated``.
+    Flax's modules accept it as their setting ``conv_general_dilated``.
 
     Args:
         x: images, shape (n, height, width, channels), or with any number of axes between the first and the last.
         kernel: shape (height, width, channels, outputs).
         window_strides: a step for each of these axes.
         padding: ``SAME``, ``VALID``, or the padding before and after each of these axes.
-        lhs_dilation: as in JAX; with another than 1 the convolution is JAX's.
-        rhs_dilation: the distance between the kernel's numbers along each of these axes.
-        dimension_numbers: as in JAX; with axes in another order the convolution is JAX's.
-        more: JAX's other settings; with several groups the convolution is JAX's.
+        lhs_dilation: as in JAX; values other than 1 use JAX's convolution.
+        rhs_dilation: the distance between the kernel's values along each of these axes.
+        dimension_numbers: as in JAX; another order of axes uses JAX's convolution.
+        more: JAX's other settings; several groups use JAX's convolution.
     """
     jax = jax_for("a convolution")
     axes = x.ndim - 2
@@ -65,7 +65,7 @@ def convolution(
 def _shifted(
     x: Any, sides: Sequence[int], dilation: Sequence[int], ends: Sequence[int], strides: Sequence[int]
 ) -> Iterator[Any]:
-    """Yield the values that each place of a kernel is multiplied with."""
+    """Yield the values that each position of a kernel is multiplied with."""
     for place in product(*map(range, sides)):
         shift = [at * apart for at, apart in zip(place, dilation, strict=True)]
         cut = (slice(low, low + end, step) for low, end, step in zip(shift, ends, strides, strict=True))
@@ -73,7 +73,7 @@ def _shifted(
 
 
 def max_pool(x: Any, side: int = 2) -> Any:
-    """Return the maxima of squares of images, shape (n, height, width, channels); rows left over are cut off."""
+    """Return the maxima of squares of images, shape (n, height, width, channels); incomplete squares are cut off."""
     n, height, width, channels = x.shape
     high, wide = height // side, width // side
     x = x[:, : high * side, : wide * side]
@@ -81,7 +81,7 @@ def max_pool(x: Any, side: int = 2) -> Any:
 
 
 def dropout(x: Any, share: float, key: Any) -> Any:
-    """Return the numbers with a share set to 0 and the others scaled up; unchanged without a key."""
+    """Return the values with a random share set to 0 and the others scaled up; unchanged without a key."""
     if key is None or not share:
         return x
     jax = jax_for("dropout")

@@ -1,4 +1,4 @@
-"""Your own network: a tree of named arrays, and functions of it written with JAX.
+"""Your own network: a tree of named arrays, and functions of this tree, written with JAX.
 
     import jax
     import fedping
@@ -31,15 +31,15 @@ from fedping.protocol.errors import FedpingError, InvalidSettings, as_raised
 from fedping.protocol.weights import NAME_PATTERN
 
 Tree: TypeAlias = Any
-"""Arrays in dicts, lists, tuples, or any other container that JAX knows."""
+"""Arrays in dicts, lists, tuples, or any other container that JAX supports."""
 
 Losses: TypeAlias = Literal["cross_entropy", "squared_error"]
 
 Keeps: TypeAlias = Literal["average", "local"]
-"""Whether clients' buffers are averaged, or stay with them."""
+"""Destination of buffers: averaged over clients, or kept by each client."""
 
 Apply: TypeAlias = Callable[..., Any]
-"""Maps a tree and examples, shape (n, ...), to outputs with a row for each example."""
+"""Function from a tree and examples, shape (n, ...), to outputs with a row for each example."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,20 +49,20 @@ class Network:
     Clients train on each example alone, so ``apply`` then sees ``x`` with n = 1, and no example can depend on another.
 
     Attributes:
-        init: returns the tree of arrays that training starts from, given a random key of JAX.
+        init: returns the tree of arrays that training starts from, given a JAX random key.
         apply: returns the outputs of examples: ``apply(weights, x)``, with x of shape (n, *shape). A parameter ``key``
-            gets a random key in training, for dropout or augmentation, and else None; a parameter ``train`` says
+            gets a random key in training, for dropout or augmentation, and else None; a parameter ``train`` gets
             whether it is training.
         shape: the shape of an example, filled with its features row by row.
-        loss: of outputs and targets: ``cross_entropy`` of classes, whose log-odds are the outputs, ``squared_error``,
-            or a function ``loss(outputs, y)`` that returns a number for each example, shape (n,). A third parameter
-            ``x`` gets the examples.
-        predict: from outputs to predictions, shape (n,) or (n, c), if they are not the outputs themselves.
+        loss: the loss of outputs and targets: ``cross_entropy`` for outputs that are log-odds of classes,
+            ``squared_error``, or a function ``loss(outputs, y)`` that returns a number for each example, shape (n,). A
+            third parameter ``x`` gets the examples.
+        predict: returns predictions, shape (n,) or (n, c), given outputs; None if the outputs are the predictions.
         predicts: whether predictions of classes are ``values``, which are probabilities, or ``log_odds``; if None,
-            they are log-odds with a loss of ``cross_entropy``, and values with others.
-        buffers: the names of arrays that are not trained, or of their layers, such as the statistics of batch norm. In
-            training, ``apply`` sees all examples of a step, and returns outputs and a tree like ``weights``, and the
-            client takes these arrays from it.
+            log-odds for the loss ``cross_entropy``, and values for other losses.
+        buffers: the names of arrays that are not trained, or of their layers, such as the statistics of batch norm.
+            With buffers, ``apply`` in training sees all examples of a step, and returns outputs and a tree like
+            ``weights``, from which the client takes the buffers.
         keeps: the destination of the buffers: their ``average`` is part of each version, or they are ``local``, and
             'local' of a personal training has to name them.
         vocabulary: the number of symbols, if an example is a sequence of symbols' numbers, such as words of a text;
@@ -95,7 +95,7 @@ class Network:
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """The shape of an example, also where it was given as one number."""
+        """The shape of an example as a tuple, even if it was given as a number."""
         return (self.shape,) if isinstance(self.shape, int) else self.shape
 
     @property
@@ -105,7 +105,7 @@ class Network:
 
     @cached_property
     def draws(self) -> bool:
-        """Whether it draws random numbers in training."""
+        """Whether the network draws random numbers in training."""
         return "key" in _parameters(self.apply)
 
     @cached_property
@@ -118,7 +118,7 @@ class Network:
         """The arrays' names and shapes.
 
         Raises:
-            InvalidSettings: ``init`` fails or returns something else than a tree of floating-point arrays.
+            InvalidSettings: ``init`` fails, or returns anything but a tree of floating-point arrays.
         """
         jax = jax_for("a network")
         with jax.enable_x64(False), running("init", "a key"):
@@ -130,7 +130,7 @@ class Network:
         """The names of the arrays that are not trained.
 
         Raises:
-            InvalidSettings: a name belongs to none of the arrays and layers.
+            InvalidSettings: a name doesn't belong to an array or a layer.
         """
         found = set[str]()
         for name in self.buffers:
@@ -144,9 +144,9 @@ class Network:
         return frozenset(found)
 
     def outputs(self, tree: Tree, x: Any, key: Any) -> Any:
-        """Return the outputs of examples, shape (n, ...), given features, shape (n, d); in training with a key.
+        """Return the outputs of examples, shape (n, ...), given features, shape (n, d); with a key, those of training.
 
-        If the network has buffers, they are outputs and a tree in training.
+        In training, a network with buffers returns outputs and a tree.
         """
         given: dict[str, Any] = {}
         if self.draws:
@@ -169,7 +169,7 @@ class Network:
 
     @property
     def of_log_odds(self) -> Predicts:
-        """The kind of values that predictions of classes are."""
+        """The kind of the predictions of classes: values or log-odds."""
         return self.predicts or ("log_odds" if self.loss == "cross_entropy" else "values")
 
 
@@ -194,7 +194,7 @@ class Structure(NamedTuple):
 
     Attributes:
         names: each array's name, its path in the tree.
-        shapes: its shape; () of a single number.
+        shapes: each array's shape; () for a single number.
         treedef: JAX's description of the tree.
     """
 
@@ -212,7 +212,7 @@ class Structure(NamedTuple):
         return self.treedef.unflatten(leaves)
 
     def flat(self, tree: Tree) -> Any:
-        """Return the numbers of a tree of this structure, shape (m,)."""
+        """Return the weights of a tree with this structure, shape (m,)."""
         jax = jax_for("a network")
         return jax.numpy.concatenate([leaf.reshape(-1) for leaf in jax.tree_util.tree_leaves(tree)])
 
@@ -226,8 +226,8 @@ def structure_of(tree: Tree) -> Structure:
     """Return the structure of a tree of arrays, or of their shapes.
 
     Raises:
-        InvalidSettings: it has no array, one without numbers, or one that holds no floating-point numbers; or two have
-            one name.
+        InvalidSettings: the tree has no array, an empty array, or an array of other than floating-point numbers; or
+            two arrays have the same name.
     """
     jax = jax_for("a network")
     paths, treedef = jax.tree_util.tree_flatten_with_path(tree)
@@ -273,10 +273,10 @@ def _parameters(function: Callable[..., Any]) -> frozenset[str]:
 
 @contextmanager
 def running(function: str, given: str) -> Iterator[None]:
-    """Turn what a function of the user raises into a sentence that names it.
+    """Turn the error of a user's function into a sentence that names the function.
 
     Args:
-        function: its name in :class:`Network`.
+        function: the function's name in :class:`Network`.
         given: its arguments, in words.
     """
     try:
@@ -291,12 +291,12 @@ def running(function: str, given: str) -> Iterator[None]:
 
 
 def with_modes(apply: Callable[[Tree, Any, Any], Any], modes: bool) -> Apply:
-    """Return a function of (tree, x, key) as ``apply`` of a network; without its key if training equals evaluation."""
+    """Return a function of (tree, x, key) as a network's ``apply``; without ``key`` if training equals evaluation."""
     return apply if modes else lambda weights, x: apply(weights, x, None)
 
 
 def merged(*trees: Any) -> Any:
-    """Return nested dicts as one."""
+    """Return nested dicts merged into one."""
     found: dict[Any, Any] = {}
     for tree in trees:
         for name, value in tree.items():
@@ -305,12 +305,12 @@ def merged(*trees: Any) -> Any:
 
 
 def part_of(tree: Any, like: Any) -> Any:
-    """Return the entries of nested dicts whose keys another tree, ``like``, has too."""
+    """Return the entries of nested dicts whose keys also exist in ``like``."""
     return {name: part_of(tree[name], each) for name, each in like.items()} if isinstance(like, Mapping) else tree
 
 
 def refuse_buffers(name: str, instead: str, or_keep: str = "") -> NoReturn:
-    """Raise :class:`InvalidSettings` for a module with arrays that are not trained, given the name of one of them."""
+    """Raise :class:`InvalidSettings` for a module with untrained arrays, one of which has this name."""
     raise InvalidSettings(
         f"the network has buffers, such as '{name}': arrays that are not trained, like the statistics of batch norm, "
         f"which differ between clients. Use group norm ({instead}), which has none{or_keep}"
@@ -318,7 +318,7 @@ def refuse_buffers(name: str, instead: str, or_keep: str = "") -> NoReturn:
 
 
 def package_for(module: str, what: str) -> Any:
-    """Return a module of a package.
+    """Return a module of an optional package.
 
     Raises:
         InvalidSettings: it is not installed.
@@ -331,7 +331,7 @@ def package_for(module: str, what: str) -> Any:
 
 
 def jax_for(what: str) -> Any:
-    """Return JAX.
+    """Return JAX's module.
 
     Raises:
         InvalidSettings: it is not installed.

@@ -20,7 +20,7 @@ OF_EVERY_NETWORK = ("seed", "precision", CODE)
 """The settings of every network, in addition to its function's."""
 
 FROM_DATA = ("features", "classes")
-"""The settings of a function that an experiment derives from its data."""
+"""The settings of a network's function that an experiment derives from its data."""
 
 
 def own_networks() -> tuple[str, ...]:
@@ -38,12 +38,12 @@ def own_network(name: str, settings: Mapping[str, Setting]) -> TreeModel:
     """Return the network of an extension as a model.
 
     Args:
-        name: its name.
-        settings: its function's settings; ``seed``, ``precision``, and the hash of its code.
+        name: the network's name.
+        settings: the settings of the network's function; ``seed``, ``precision``, and the hash of the code.
 
     Raises:
-        InvalidSettings: there is no such extension, it has other code, or a setting is invalid.
-        ExtensionFailed: it raises an error, or returns something else.
+        InvalidSettings: no extension has this name, its code differs, or a setting is invalid.
+        ExtensionFailed: the extension raises an error, or returns something else.
     """
     extension = recorded("model", name, str(settings.get(CODE, "")))
     ours = Settings(name, {key: value for key, value in settings.items() if key in ("seed", "precision")})
@@ -60,7 +60,7 @@ def own_network(name: str, settings: Mapping[str, Setting]) -> TreeModel:
 
 @lru_cache(maxsize=32)
 def _made(extension: Extension, settings: bytes) -> Network:
-    """Return a network; the same one for all seeds, so that a compilation serves them all."""
+    """Return an extension's network; all seeds share it, so that it is compiled once."""
     found = extension.made(msgspec.json.decode(settings))
     if not isinstance(found, Network):
         raise ExtensionFailed(
@@ -71,7 +71,7 @@ def _made(extension: Extension, settings: bytes) -> Network:
 
 
 def _check_classes(model: TreeModel, classes: Any) -> None:
-    """Raise unless the network predicts each of the classes that it is asked for."""
+    """Raise unless the network predicts the required number of classes."""
     outputs = outputs_of(model.network)[1:]
     if isinstance(classes, int) and (outputs != (classes,)) and not (classes == 2 and not outputs):
         raise InvalidSettings(

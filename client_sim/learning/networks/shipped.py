@@ -1,4 +1,4 @@
-"""Shared code of fedping's networks: arrays with starts that need no JAX, and a model of them."""
+"""Shared code of fedping's built-in networks: arrays whose start values need no JAX, and the model of a network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedping.protocol.spec import Start
 from fedping.protocol.weights import Normal, Numbers, Uniform, Zeros
 
 StartOf: TypeAlias = Callable[[int], Start]
-"""From a seed to the start values of an array."""
+"""Function from a seed to the start values of an array."""
 
 Arrays: TypeAlias = Mapping[str, tuple[tuple[int, ...], StartOf]]
 """Each array's shape and start, by its name."""
@@ -45,12 +45,12 @@ def dense(name: str, inputs: int, outputs: int) -> dict[str, tuple[tuple[int, ..
 
 
 def init_of(arrays: Arrays) -> Callable[[Any], dict[str, Any]]:
-    """Return a function that makes the arrays by name, for their shapes; the start values come from a spec."""
+    """Return a function that returns the arrays by name, only for their shapes; the start values come from a spec."""
     shapes = {name: shape for name, (shape, _) in arrays.items()}
     return lambda key: {name: jax_for("a network").numpy.zeros(shape) for name, shape in shapes.items()}
 
 
 def shipped(name: str, network: Network, arrays: Arrays, seed: int, precision: Precision) -> TreeModel:
-    """Return a network as a model; JAX is imported when it is used."""
+    """Return a network as a model; JAX is imported at the first use."""
     blocks = tuple(array(each, arrays[each][0], arrays[each][1](seed)) for each in sorted(arrays))
     return TreeModel(name, network, blocks, precision)

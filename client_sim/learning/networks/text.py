@@ -1,4 +1,4 @@
-"""Networks for texts, which predict the next symbol of a sequence: an LSTM for characters, a transformer for words."""
+"""Networks that predict the next symbol of a text: an LSTM for characters, and a transformer for words."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fedping.protocol.errors import InvalidSettings
 LSTM, TRANSFORMER = "lstm", "transformer"
 
 Scored: TypeAlias = Literal["all", "last"]
-"""Whether a loss is of each next symbol of a sequence, or only of the symbol after its end."""
+"""The symbols in a loss: each next symbol of a sequence, or only the symbol after its end."""
 
 
 class Sequences(NamedTuple):
@@ -36,8 +36,8 @@ class Sequences(NamedTuple):
     Attributes:
         length: the number of symbols of a sequence.
         symbols: number of symbols.
-        scored: which symbols the loss is of.
-        padding: the symbol that stands for none; None if all are symbols.
+        scored: the symbols in the loss.
+        padding: the number that stands for no symbol; None without padding.
     """
 
     length: int
@@ -47,7 +47,7 @@ class Sequences(NamedTuple):
 
     @classmethod
     def of(cls, settings: Settings) -> Sequences:
-        """Return those of the settings ``features``, ``classes``, ``scored`` and ``padding`` that are given."""
+        """Return the sequences that the settings ``features``, ``classes``, ``scored`` and ``padding`` describe."""
         length, symbols = settings.whole("features"), settings.whole("classes", least=2)
         scored = cast("Scored", settings.choice("scored", ("all", "last")))
         padding = settings.whole("padding", least=0) if settings.has("padding") else None
@@ -73,7 +73,7 @@ class Sequences(NamedTuple):
         return (each * counts).sum(axis=1) / jnp.maximum(counts.sum(axis=1), 1)
 
     def network(self, arrays: Arrays, apply: Any) -> Network:
-        """Return the network of these arrays and of a function to log-odds, shape (n, length, symbols)."""
+        """Return the network of these arrays and of a function that returns log-odds, shape (n, length, symbols)."""
         return Network(
             init_of(arrays),
             apply,
@@ -88,10 +88,10 @@ class Sequences(NamedTuple):
 def lstm(settings: Settings) -> TreeModel:
     """Return a network of LSTM layers that predicts the next character (McMahan et al. 2017, Reddi et al. 2021).
 
-    An example is a sequence of ``features`` numbers of characters, and its class the next one; ``classes`` is their
-    number. ``embedding`` (8) is the width of a character, ``units`` the width of each layer ("256, 256"). The loss is
-    of ``scored`` characters: of ``all`` that follow one, or of the ``last``; but not of those whose number is
-    ``padding``. Further ``seed`` (0), and ``precision`` (``float32`` or ``float64``).
+    An example is a sequence of ``features`` numbers of characters, and its class is the next character; ``classes`` is
+    the number of characters. ``embedding`` (8) is the width of a character, ``units`` the width of each layer ("256,
+    256"). ``scored`` are the characters in the loss: ``all`` that follow another, or only the ``last``, without those
+    whose number is ``padding``. Further settings are ``seed`` (0) and ``precision`` (``float32`` or ``float64``).
     """
     sequences = Sequences.of(settings)
     embedding, seed = settings.whole("embedding", 8), settings.whole("seed", 0, least=0)
@@ -125,7 +125,7 @@ def _lstm(sequences: Sequences, embedding: int, units: tuple[int, ...]) -> Netwo
             def step(carry: Any, now: Any, recurrent: Any = recurrent) -> Any:
                 output, cell = carry
                 enters, forgets, new, leaves = jnp.split(now + output @ recurrent, 4, axis=-1)
-                # The forget gate begins open, by 1 (Jozefowicz et al. 2015).
+                # The forget gate's bias has an additional 1, so that it begins open (Jozefowicz et al. 2015).
                 cell = jax.nn.sigmoid(forgets + 1) * cell + jax.nn.sigmoid(enters) * jnp.tanh(new)
                 output = jax.nn.sigmoid(leaves) * jnp.tanh(cell)
                 return (output, cell), output
@@ -149,10 +149,10 @@ class _Shape(NamedTuple):
 def transformer(settings: Settings) -> TreeModel:
     """Return a small transformer that predicts the next word (Vaswani et al. 2017; layer norm first, as GPT-2).
 
-    An example is a sequence of ``features`` numbers of words, and its class the next one; ``classes`` is their number.
-    ``width`` (64) is the width of a word, ``layers`` (2) and ``heads`` (4) are their numbers, ``dropout`` (0.1) the
-    dropped share. ``scored`` and ``padding`` are as of the model ``lstm``. Further ``seed`` (0), and ``precision``
-    (``float32`` or ``float64``).
+    An example is a sequence of ``features`` numbers of words, and its class is the next word; ``classes`` is the number
+    of words. ``width`` (64) is the width of a word, ``layers`` (2) and ``heads`` (4) are their numbers, and ``dropout``
+    (0.1) is the dropped share. ``scored`` and ``padding`` have the meanings of the model ``lstm``. Further settings are
+    ``seed`` (0) and ``precision`` (``float32`` or ``float64``).
     """
     sequences = Sequences.of(settings)
     shape = _Shape(

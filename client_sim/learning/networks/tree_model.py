@@ -1,4 +1,4 @@
-"""A network as a model that many clients train at once: its arrays one after another are the weights."""
+"""A network as a model that many clients train at once; its consecutive arrays are the weights."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from fedping.protocol.spec import Block
 from fedping.protocol.weights import SingleNumbers
 
 _NUMBERS = 2**24
-"""Numbers that a call computes at a time, approximately, if there are several clients or many examples."""
+"""Approximate number of values that a call computes, for several clients or many examples."""
 
 _FEW, _MANY, _CLIENTS = 16, 128, 8
-"""Examples and clients of a call: few sizes, as each is compiled by itself."""
+"""Numbers of examples and of clients in a call; only a few sizes, because each size is compiled separately."""
 
 
 class Functions(NamedTuple):
     """A network as functions of its weights, shape (m,), in its own precision, regardless of JAX's settings.
 
     Attributes:
-        loss: from weights, an example's features, shape (d,), its target and a key, None outside training, to its loss.
-        predictions: from weights and features, shape (n, d), to predictions, shape (n,) or (n, c).
+        loss: returns an example's loss, given weights, its features, shape (d,), its target, and a key, None outside
+            training.
+        predictions: returns predictions, shape (n,) or (n, c), given weights and features, shape (n, d).
     """
 
     loss: Callable[[Any, Any, Any, Any], Any]
@@ -41,7 +42,7 @@ class Functions(NamedTuple):
 
 @lru_cache(maxsize=64)
 def functions_of(network: Network, precision: Precision) -> Functions:
-    """Return the functions of a network; the same ones each time, so that compilations are shared."""
+    """Return the functions of a network, the same objects each time, so that compilations are shared."""
     jax, structure = jax_for("a network"), network.structure
 
     def loss(weights: Any, x: Any, y: Any, key: Any) -> Any:
@@ -57,7 +58,7 @@ def functions_of(network: Network, precision: Precision) -> Functions:
 
 
 def words_of(keys: Keys) -> NDArray[np.uint32]:
-    """Return keys as JAX has them, shape (k, 2)."""
+    """Return keys in JAX's format, shape (k, 2)."""
     high, low = keys >> np.uint64(32), keys & np.uint64(2**32 - 1)
     return np.stack([high, low], axis=-1).astype(np.uint32)
 
@@ -83,7 +84,7 @@ class TreeModel(InPrecision):
     Attributes:
         name: the model's name.
         network: the network.
-        blocks: its arrays, with the numbers they start at.
+        blocks: its arrays with their start values.
         precision: the precision of its arithmetic.
     """
 
@@ -104,7 +105,7 @@ class TreeModel(InPrecision):
 
     @property
     def classes(self) -> int | None:
-        """The number of classes that it predicts; None if it predicts numbers."""
+        """The number of classes that the model predicts; None if it predicts numbers."""
         if self.network.of_log_odds != "log_odds":
             return None
         outputs = outputs_of(self.network)[1:]
@@ -117,7 +118,7 @@ class TreeModel(InPrecision):
 
     @cached_property
     def buffers(self) -> NDArray[np.bool_] | None:
-        """Which weights are not trained, shape (m,); None if all are."""
+        """Whether each weight is untrained, shape (m,); None if all are trained."""
         names = self.network.buffer_names
         sizes = [math.prod(block.shape) for block in self.blocks]
         return np.repeat([block.name in names for block in self.blocks], sizes) if names else None
@@ -129,7 +130,7 @@ class TreeModel(InPrecision):
 
     @cached_property
     def floats_per_example(self) -> int:
-        """See :class:`fedping.client_sim.learning.model.HasPrecision`; the numbers of all steps of both passes."""
+        """See :class:`fedping.client_sim.learning.model.HasPrecision`; the values of all operations in both passes."""
         return 2 * numbers_of_an_example(self.network)
 
     def losses(self, weights: FloatArray, batch: Examples) -> FloatArray:
@@ -195,7 +196,7 @@ class TreeModel(InPrecision):
             )
 
     def _both(self, weights: FloatArray, batch: Examples) -> tuple[FloatArray, Floats]:
-        """Return each client's loss and gradient, of training if the examples have keys."""
+        """Return each client's loss and gradient: those of training if the examples have keys."""
         k, n = batch.weight.shape
         self.check_examples(batch.x, batch.largest)
         if self.buffers is not None and batch.keys is not None:
@@ -224,8 +225,8 @@ class TreeModel(InPrecision):
     def _of_whole_batches(self, weights: FloatArray, batch: Examples, keys: Keys) -> tuple[FloatArray, Floats]:
         """Return losses and gradients of training where examples depend on each other, as in batch norm.
 
-        There is no padding among them, so clients with as many examples are computed together. The gradient by a
-        buffer is what leads to its new value in a step of rate 1.
+        Padding would change the results, so clients with equal numbers of examples are computed together. A buffer's
+        gradient leads to its new value in a step of rate 1.
         """
         k, there, words = len(batch), batch.weight > 0, words_of(keys)
         own, share = np.broadcast_to(self.own(weights), (k, self.m)), shares(batch, self.dtype)
@@ -235,7 +236,7 @@ class TreeModel(InPrecision):
         for count in np.unique(numbers[numbers > 0]):
             clients = np.flatnonzero(numbers == count)
             for some in np.array_split(clients, -(-len(clients) // _CLIENTS)):
-                at = np.resize(some, _CLIENTS if len(clients) > 1 else 1)  # the first ones again, instead of padding
+                at = np.resize(some, _CLIENTS if len(clients) > 1 else 1)  # repeats clients in place of padding
                 rows = (at[:, None], first[at, :count])
                 found = self._run(run, own[at], batch.x[rows], batch.y[rows], share[rows], words[at])
                 losses[some] = np.asarray(found[0], np.float64)[: len(some)]
@@ -271,10 +272,10 @@ class _Compiled(NamedTuple):
     """Compiled functions.
 
     Attributes:
-        losses: from weights (m,), x (n, d) and y (n,) to the losses of evaluation, (n,).
-        predictions: the same to predictions, (n,) or (n, c).
-        gradients: from weights (k, m), x, y, shares (k, n), words of keys (k, 2) or None for evaluation, and the
-            position of the first example to losses (k,) and gradients (k, m).
+        losses: returns the losses of evaluation, (n,), given weights (m,), x (n, d) and y (n,).
+        predictions: returns predictions, (n,) or (n, c), given weights (m,) and x (n, d).
+        gradients: returns losses (k,) and gradients (k, m), given weights (k, m), x, y, shares (k, n), words of keys
+            (k, 2) or None for evaluation, and the position of the first example.
     """
 
     losses: Callable[..., Any]
@@ -308,7 +309,7 @@ def _compiled(network: Network, precision: Precision) -> _Compiled:
 
 @lru_cache(maxsize=64)
 def _of_whole_batch(network: Network, precision: Precision) -> Callable[..., Any]:
-    """Return the compiled function of weights (k, m), x, y, shares and words of keys (k, 2) to losses and gradients."""
+    """Return the compiled function from weights (k, m), x, y, shares and keys' words (k, 2) to losses and gradients."""
     jax, structure = jax_for("a network"), network.structure
     sizes = [math.prod(shape) for shape in structure.shapes]
     held = np.repeat([name in network.buffer_names for name in structure.names], sizes)
@@ -392,7 +393,7 @@ def _shown(value: Any) -> str:
 
 @lru_cache(maxsize=64)
 def numbers_of_an_example(network: Network) -> int:
-    """Return the count of numbers that the network computes from an example, as the difference between two and one."""
+    """Return the number of values that the network computes per additional example."""
     jax = jax_for("a network")
     structure = network.structure
 
@@ -408,7 +409,7 @@ def numbers_of_an_example(network: Network) -> int:
 
 
 def _numbers_in(jaxpr: Any) -> int:
-    """Return the number of values that the steps of a program compute; a loop counts once for each turn."""
+    """Return the number of values that a program's operations compute; a loop counts once per iteration."""
     total = 0
     for step in jaxpr.eqns:
         inner = [_numbers_in(each) for each in programs_in(step.params)]
@@ -420,7 +421,7 @@ def _numbers_in(jaxpr: Any) -> int:
 
 @lru_cache(maxsize=64)
 def has_convolutions(network: Network) -> bool:
-    """Return whether a network computes convolutions by JAX's own, which are slow with weights of each client's own."""
+    """Return whether a network uses JAX's convolutions, which are slow if each client has its own weights."""
     jax, structure = jax_for("a network"), network.structure
     with jax.enable_x64(False):
         made = jax.make_jaxpr(lambda w, x: network.outputs(structure.tree(w), x, None))(
@@ -437,7 +438,7 @@ def _has_convolutions(jaxpr: Any) -> bool:
 
 
 def programs_in(params: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the programs within a step of a program of JAX."""
+    """Yield the programs nested in an operation of a JAX program."""
     for value in params.values():
         for each in value if isinstance(value, tuple | list) else (value,):
             found = getattr(each, "jaxpr", each)
@@ -447,7 +448,7 @@ def programs_in(params: Mapping[str, Any]) -> Iterator[Any]:
 
 @lru_cache(maxsize=16)
 def start_of(network: Network, seed: int) -> FloatArray:
-    """Return the weights that a network starts at with a seed, shape (m,).
+    """Return a network's start weights for a seed, shape (m,).
 
     Raises:
         InvalidSettings: ``init`` fails, or returns numbers that are not finite.
@@ -464,7 +465,7 @@ def start_of(network: Network, seed: int) -> FloatArray:
 
 
 def blocks_of(network: Network, seed: int) -> tuple[Block, ...]:
-    """Return the arrays of a network as blocks of a spec, which start where ``init`` does with this seed."""
+    """Return the arrays of a network as blocks of a spec, with the start values of ``init`` for this seed."""
     structure, start, at, found = network.structure, start_of(network, seed), 0, []
     for name, shape in zip(structure.names, structure.shapes, strict=True):
         size = math.prod(shape)
@@ -479,11 +480,11 @@ def tree_model(name: str, network: Network, seed: int, precision: Precision = "f
     Args:
         name: the model's name.
         network: the network.
-        seed: draws where it starts.
+        seed: seed of the start values.
         precision: the precision of its arithmetic.
 
     Raises:
-        InvalidSettings: JAX is missing, or a function of the network fails or does not return what it should.
+        InvalidSettings: JAX is missing, or a function of the network fails or returns an unsuitable value.
     """
     jax_for(f"the model '{name}'")
     outputs_of(network)

@@ -1,6 +1,6 @@
-"""Models that are a client's own: the methods of `fedping.protocol.personalization`, a file each.
+"""Personal models of clients: the methods of `fedping.protocol.personalization`, one file each.
 
-A method is an algorithm around another one, which trains the shared weights. A client's own part is in its state.
+A method is an algorithm that wraps the algorithm for the shared weights. A client's own part is in its state.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ METHODS: Mapping[type, Callable[[Any, OneGradient | LocalSteps, Algorithm], Pers
     Reconstruct: Reconstructed,
     Expert: with_expert,
 }
-"""Maps the type of the settings to the method, whose arguments are the settings and the shared weights' algorithm."""
+"""Factories of methods by the type of their settings; arguments: settings, training, and its algorithm."""
 
 
 def personal_algorithm(

@@ -1,4 +1,4 @@
-"""A mixture of the shared model with the client's own, by the client's own gate (FL+DE, Peterson et al. 2019)."""
+"""A mixture of the shared model and the client's own model, by the client's own gate (FL+DE, Peterson et al. 2019)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fedping.protocol.personalization import Expert
 from fedping.protocol.training import LocalSteps, OneGradient
 
 _NOISE = OWN_DRAWS + 2
-"""The child of a client's key that draws its noise."""
+"""Index of a client's child key that draws its noise."""
 
 _MOST_NUMBERS = 2**20
 """Maximum number of values in the gradients of single examples at a time; 8 MB."""
@@ -39,13 +39,13 @@ class WithExpert:
     """See :class:`fedping.protocol.personalization.Expert`.
 
     A client keeps P, its gate, and the number of their trainings. All gradients are computed first, on the same
-    examples from the same mixture; then all parts move, and the movement of w is sent. Its mean gradient is divided by
-    the number of its examples after clipping and noise; the shared model's own penalty, which depends on no example, is
-    neither clipped nor noised.
+    examples from the same mixture; then all parts move, and the movement of w is sent. The sum of gradients is divided
+    by the number of examples after clipping and noise; the shared model's own penalty, which doesn't depend on
+    examples, is neither clipped nor noised.
 
     Attributes:
         settings: the method's settings.
-        training: how the shared weights are trained: along one gradient.
+        training: the training of the shared weights: a step along one gradient.
     """
 
     settings: Expert
@@ -104,7 +104,7 @@ class WithExpert:
         return Parts(weights, private, mine["gate"])
 
     def _of_own_loss(self, mixture: Mixture, weights: FloatArray, batch: Examples, mixed: Mixed) -> Floats:
-        """Return the gradients of the shared model's own loss."""
+        """Return the gradients of the shared model's loss alone."""
         pulls = pulls_on(mixture.model, mixed.of_shared, batch)
         found: Floats = mixture.model.pulled(weights, batch, pulls * wide(shares(batch), pulls))
         return found
@@ -112,9 +112,9 @@ class WithExpert:
     def _clipped(
         self, mixture: Mixture, weights: FloatArray, batch: Examples, keys: Keys, mixed: Mixed, pulls: FloatArray
     ) -> Floats:
-        """Return the clients' mean gradients by w, with noise; each example's gradient is shortened first.
+        """Return the clients' noisy mean gradients by w; each example's gradient is clipped first.
 
-        A joint loss multiplies an example's gradient by a(x) before it is shortened.
+        With a joint loss, an example's gradient is multiplied by a(x) before it is clipped.
         """
         clip = self.settings.clip
         assert clip is not None
@@ -155,7 +155,7 @@ def with_expert(settings: Expert, training: OneGradient | LocalSteps, shared: Al
 def _gradients_of_examples(
     mixture: Mixture, weights: FloatArray, batch: Examples, pulls: FloatArray, which: slice
 ) -> FloatArray:
-    """Return the gradient by w of each of some examples, shape (k, n, m), as if every one were a client."""
+    """Return each selected example's gradient by w, shape (k, n, m), as if each example were a client."""
     weight = batch.weight[:, which]
     x, y, pull = batch.x[:, which], batch.y[:, which], pulls[:, which]
     k, n = weight.shape

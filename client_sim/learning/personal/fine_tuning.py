@@ -1,4 +1,4 @@
-"""A model of the client's own, fine-tuned from the shared one, with a pull towards it if wanted (Ditto)."""
+"""A client's own model, fine-tuned from the shared one, optionally with a pull towards it (Ditto)."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class FineTuned:
     """See :class:`fedping.protocol.personalization.FineTune`.
 
     A client keeps the weights P that are not frozen, in the model's own precision, and the number of their trainings.
-    So P stays where it is when w moves below it, and a client that has not trained predicts with w. P is not rounded
-    where the spec publishes whole numbers: steps of less than a half would have no effect.
+    So P is unchanged when w moves, and a client that has not trained predicts with w. P is not rounded, even if the
+    spec publishes whole numbers: steps of less than a half would have no effect.
 
     Attributes:
         settings: the method's settings.
-        training: how the shared weights are trained.
-        algorithm: the algorithm for that.
+        training: the training of the shared weights.
+        algorithm: the algorithm of that training.
     """
 
     settings: FineTune
@@ -75,7 +75,7 @@ class FineTuned:
     def _update(
         self, model: Model[Any], weights: FloatArray, batch: Batch, keys: Keys, state: State, *, with_losses: bool
     ) -> tuple[Floats, State, FloatArray]:
-        """Return updates, the new state, and losses, which are NaN unless they are asked for."""
+        """Return updates, the new state, and losses, which are NaN unless requested."""
         after = shared(state)
         if self.settings.shares:
             updates, after, losses = updated(self.algorithm, model, weights, batch, keys, after, with_losses)

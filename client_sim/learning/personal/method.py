@@ -1,4 +1,4 @@
-"""The interface of the personal methods, the owner of each part of a client's state, and clients that wait."""
+"""The interface of the personal methods, the parts of a client's state, and training before a method starts."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _OWN = "own_"
 """Prefix of the names of a method's state; other names belong to the algorithm for the shared weights."""
 
 OWN_DRAWS = 1 << 33
-"""Index of a client's child key for a method's mini-batches, after the one for the shared weights."""
+"""Index of a client's child key for a method's mini-batches, after the index for the shared weights."""
 
 
 class PersonalAlgorithm(Algorithm, Personalizes, Protocol):
-    """An algorithm that also gives a client's model for predictions."""
+    """An algorithm that also returns a client's model for predictions."""
 
 
 @runtime_checkable
 class GoesByVersion(Protocol):
-    """A method that does different things on different versions."""
+    """A method that trains differently on different versions."""
 
     def at(self, version: int) -> Self:
         """Return the method for clients that train on a version."""
@@ -37,27 +37,27 @@ class GoesByVersion(Protocol):
 
 
 def unprojected(model: Model[Any]) -> Model[Any]:
-    """Return the model with whole gradients: parts that are never sent needn't fit an upload link."""
+    """Return the model with unprojected gradients, for parts that are never sent over an upload link."""
     return model.model if isinstance(model, Projected) else model
 
 
 def own(state: State) -> State:
-    """Return a method's state, by the method's names."""
+    """Return the method's part of a state, by the method's names."""
     return {name.removeprefix(_OWN): value for name, value in state.items() if name.startswith(_OWN)}
 
 
 def shared(state: State) -> State:
-    """Return the state of the algorithm for the shared weights, by its names."""
+    """Return the part of a state that belongs to the algorithm for the shared weights, by the algorithm's names."""
     return {name: value for name, value in state.items() if not name.startswith(_OWN)}
 
 
 def joined(of_shared: State, of_own: State) -> State:
-    """Return both as one state."""
+    """Return one state with both parts."""
     return {**of_shared, **{_OWN + name: value for name, value in of_own.items()}}
 
 
 def named(model: Model[Any], names: Sequence[str], setting: str) -> NDArray[np.bool_]:
-    """Return which of a model's weights have these names, or are in blocks of these names, shape (m,).
+    """Return whether each of a model's weights has one of these names, or is in a block with one, shape (m,).
 
     Args:
         model: the model.
@@ -84,7 +84,7 @@ def named(model: Model[Any], names: Sequence[str], setting: str) -> NDArray[np.b
 
 @dataclass(frozen=True)
 class Waiting:
-    """Trains only the shared weights, and leaves the client's own part unchanged.
+    """A method before its first version: trains only the shared weights, and leaves the client's own part unchanged.
 
     Attributes:
         method: the method of later versions.
@@ -95,7 +95,7 @@ class Waiting:
     shared: Algorithm
 
     def init_state(self, model: Model[Any]) -> State:
-        """See :meth:`Algorithm.init_state`; it has room for the later parts."""
+        """See :meth:`Algorithm.init_state`; the state includes the method's part for later versions."""
         return self.method.init_state(model)
 
     def update(

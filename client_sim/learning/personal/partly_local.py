@@ -1,4 +1,4 @@
-"""Blocks of a model that stay with the client: FedPer and FedRep keep them, FedRecon fits them again each time."""
+"""Blocks of a model that stay with the client: FedPer and FedRep keep them, FedRecon refits them each time."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from fedping.protocol.training import LocalSteps, OneGradient
 class PartlyLocalModel:
     """See :class:`fedping.protocol.personalization.PartlyLocal`.
 
-    The model to train is a :class:`Part`, whose weights are the shared ones. A client keeps the others, in single
-    precision, and the number of their trainings. It sends a movement of the shared weights, which depends on the local
-    ones used in its computation, but has no place for them.
+    The model to train is a :class:`Part` with the shared weights. A client keeps the local weights, in single
+    precision, and the number of their trainings. It sends a movement of the shared weights, which is computed with the
+    local ones but doesn't include them.
 
     Attributes:
         settings: the method's settings.
-        training: how the shared weights are trained.
-        algorithm: the algorithm for that.
+        training: the training of the shared weights.
+        algorithm: the algorithm of that training.
     """
 
     settings: PartlyLocal
@@ -79,7 +79,7 @@ class PartlyLocalModel:
     def _local_first(
         self, part: Part, weights: FloatArray, batch: Batch, keys: Keys, memory: State
     ) -> tuple[Floats, State, Floats]:
-        """Return the same, trained as in FedRep."""
+        """Return the results of :meth:`_together`, trained as in FedRep."""
         steps = LocalSteps(rate=self.settings.rate, steps=self.settings.steps, batch=self.training.batch)
         local = fitted(part, weights, batch, child_keys(keys, OWN_DRAWS), steps)
         updates, after = self.algorithm.update(part.beside(local), weights, batch, keys, memory)
@@ -87,7 +87,7 @@ class PartlyLocalModel:
 
 
 def part_of(model: Model[Any]) -> Part:
-    """Return a model as the :class:`Part` that the caller knows it to be: a model's weights without its local blocks.
+    """Return a model of a personal training, typed as a :class:`Part`: a model without its local blocks.
 
     See :func:`fedping.client_sim.learning.algorithms.with_more`.
     """
@@ -96,7 +96,7 @@ def part_of(model: Model[Any]) -> Part:
 
 
 def fitted(part: Part, weights: FloatArray, batch: Batch, keys: Keys, steps: LocalSteps) -> Floats:
-    """Return the local weights of k clients after some steps with given shared ones, shape (k, l).
+    """Return the local weights of k clients after some steps with fixed shared weights, shape (k, l).
 
     Args:
         part: the shared part, with the clients' initial local weights, shape (k, l).
@@ -126,13 +126,13 @@ DIVISION = 1 << 33
 class Reconstructed:
     """See :class:`fedping.protocol.personalization.Reconstruct`.
 
-    The model to train is a :class:`Part`, whose weights are the shared ones. Both parts of the examples have at least
-    one; with a single example the shared weights are trained with the start of the local ones.
+    The model to train is a :class:`Part` with the shared weights. A client's examples are divided in two parts of at
+    least one example; with a single example, the shared weights are trained with the local weights' start values.
 
     Attributes:
         settings: the method's settings.
-        training: how the shared weights are trained.
-        algorithm: the algorithm for that.
+        training: the training of the shared weights.
+        algorithm: the algorithm of that training.
     """
 
     settings: Reconstruct
@@ -140,7 +140,7 @@ class Reconstructed:
     algorithm: Algorithm
 
     def init_state(self, model: Model[Any]) -> State:
-        """See :meth:`Algorithm.init_state`; it comes from the algorithm for the shared weights."""
+        """See :meth:`Algorithm.init_state`; the state is that of the algorithm for the shared weights."""
         return self.algorithm.init_state(part_of(model))
 
     def update(

@@ -34,10 +34,10 @@ MOST_NUMBERS = 2**22
 """Maximum number of values of a random U, which every client has to draw; 32 MB."""
 
 _FIRST_TURN = OWN_DRAWS + 1
-"""The child of a client's key that draws the part (w or v) that the client trains first."""
+"""Index of a client's child key that draws the part (w or v) that the client trains first."""
 
 _OF_WEIGHTS, _OF_VECTOR = 1, 2
-"""The part whose turn is next; 0 before a client's first training."""
+"""Values of the state ``turn``: the part to train next; 0 before a client's first training."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,13 @@ class WithVector:
     """See :class:`fedping.protocol.personalization.Vector`.
 
     A client keeps v in single precision and one byte for the next turn: a million clients with a vector of 8 take 33
-    million bytes; with ``in_step`` the version determines the turn, and only v is kept. A training without examples is
-    no turn. The kept vector is relative to w, so it moves along with w.
+    million bytes. With ``in_step`` the version determines the turn, and only v is kept. A training without examples
+    doesn't count as a turn. The kept vector is relative to w, so the client's weights move along with w.
 
     Attributes:
         settings: the method's settings.
-        training: how the shared weights are trained.
-        algorithm: the algorithm for that.
+        training: the training of the shared weights.
+        algorithm: the algorithm of that training.
         version: the version that clients train on.
     """
 
@@ -79,13 +79,13 @@ class WithVector:
         return joined(self.algorithm.init_state(model), {**mine, **memory})
 
     def sends(self, keys: Keys, state: State) -> NDArray[np.bool_]:
-        """See :meth:`MaySendNothing.sends`: nothing in the turns of v."""
+        """See :meth:`MaySendNothing.sends`; clients send nothing when they train v."""
         return ~self._of_vector(keys, own(state))
 
     def update(
         self, model: Model[Any], weights: FloatArray, batch: Batch, keys: Keys, state: State
     ) -> tuple[Floats, State]:
-        """See :meth:`Algorithm.update`; w is trained at v = 0, and the update of a turn of v is zero."""
+        """See :meth:`Algorithm.update`; w is trained at v = 0, and the update is zero when v is trained."""
         return self._update(model, weights, batch, keys, state, with_losses=False)[:2]
 
     def update_and_losses(
@@ -106,7 +106,7 @@ class WithVector:
     def _update(
         self, model: Model[Any], weights: FloatArray, batch: Batch, keys: Keys, state: State, *, with_losses: bool
     ) -> tuple[Floats, State, FloatArray]:
-        """Return updates, the new state, and losses, which are NaN unless they are asked for."""
+        """Return updates, the new state, and losses, which are NaN unless requested."""
         mine, after, there = own(state), shared(state), counts(batch) > 0
         of_vector = self._of_vector(keys, mine)
         losses: FloatArray = np.full(len(batch), np.nan)
@@ -135,7 +135,7 @@ class WithVector:
         return {**mine, **after, "vector": along.pulled_back(vectors).astype(np.float32)}
 
     def _of_vector(self, keys: Keys, mine: State) -> NDArray[np.bool_]:
-        """Return which clients train v this time, and not w."""
+        """Return whether each client trains v this time, rather than w."""
         if self.settings.in_step:
             return np.full(len(keys), (self.version - self.settings.from_version) % 2 == 0)
         first = bits(child_keys(keys, _FIRST_TURN), 1)[:, 0] >> np.uint64(63) == 1
@@ -154,11 +154,11 @@ class WithVector:
 
 @dataclass(frozen=True)
 class Basis:
-    """U, whose rows are zero except for the named weights.
+    """The matrix U, whose rows are zero except those of the named weights.
 
     Attributes:
-        named: which weights they are, shape (m,).
-        matrix: their rows of U, shape (named, size); the identity if None.
+        named: whether each weight is named, shape (m,).
+        matrix: the named weights' rows of U, shape (named, size); the identity if None.
         size: the number of values of v.
     """
 
@@ -167,11 +167,11 @@ class Basis:
     size: int
 
     def applied(self, vectors: Floats) -> Floats:
-        """Return U v in the named rows, shape (k, named), for vectors of shape (k, size)."""
+        """Return the named rows of U v, shape (k, named), for vectors of shape (k, size)."""
         return vectors if self.matrix is None else vectors @ self.matrix.T.astype(vectors.dtype, copy=False)
 
     def pulled(self, gradients: Floats) -> Floats:
-        """Return the gradients by v, Uᵀ of those by the weights: (k, size) of (k, m)."""
+        """Return the gradients by v, shape (k, size): Uᵀ times the gradients by the weights, shape (k, m)."""
         rows = gradients[:, self.named]
         return rows if self.matrix is None else rows @ self.matrix.astype(rows.dtype, copy=False)
 
@@ -180,8 +180,8 @@ def basis_of(settings: Vector, model: Model[Any]) -> Basis:
     """Return the basis that the settings describe.
 
     Raises:
-        InvalidSettings: the model has no weight of a name, or the size differs from the named weights' number, or is
-            too large.
+        InvalidSettings: the model lacks a named weight, or the size doesn't fit the number of named weights, or is too
+            large.
     """
     mask = named(model, settings.on, "on") if settings.on else np.ones(len(model.weight_names), np.bool_)
     rows = int(np.count_nonzero(mask))
@@ -209,9 +209,10 @@ def basis_of(settings: Vector, model: Model[Any]) -> Basis:
 
 @lru_cache(maxsize=4)  # a study may have several lines
 def random_basis(rows: int, size: int, seed: int) -> FloatArray:
-    """Return entries of N(0, 1) / √size from integer arithmetic, the same on every platform; shape (rows, size).
+    """Return random numbers of N(0, 1) / √size, shape (rows, size), which are the same on every platform.
 
-    They are the start values of a block named U with a normal start (`fedping.protocol.weights`), row by row.
+    They come from integer arithmetic: the start values of a block named U with a normal start
+    (`fedping.protocol.weights`), row by row.
     """
     scale = 1.0 / math.sqrt(size)
     block = Block(name="U", shape=(rows, size), start=Normal(seed=seed, scale=scale), step=Step(scale, scale, scale))
@@ -222,7 +223,7 @@ def random_basis(rows: int, size: int, seed: int) -> FloatArray:
 
 @dataclass(frozen=True)
 class _AlongVector(Around):
-    """A model as a function of v, at weights of shape (m,), or (k, m) for each client's own."""
+    """A model as a function of v, at fixed weights of shape (m,), or (k, m) for each client's own."""
 
     weights: Floats
     basis: Basis
@@ -236,7 +237,7 @@ class _AlongVector(Around):
         return np.zeros(self.basis.size)
 
     def whole(self, vectors: Floats) -> Any:
-        """Return w + U v within the model's bounds, shape (k, m); w to the bit where v is 0."""
+        """Return w + U v within the model's bounds, shape (k, m); it equals w to the bit where v is 0."""
         found = self._unbounded(vectors)
         moved = vectors.any(axis=1)
         if has_bounds(self.model) and moved.any():
@@ -244,9 +245,10 @@ class _AlongVector(Around):
         return found
 
     def pulled_back(self, vectors: Floats) -> Floats:
-        """Return vectors that lead within the bounds, where each number belongs to one weight; else the same ones.
+        """Return vectors with w + v within the bounds if each number of v belongs to one weight, else the same vectors.
 
-        Without this, v would continue to grow while its weight is at a bound, and take as long to return.
+        Without this, v would continue to grow while its weight is at a bound, and would take as many steps to shrink
+        again.
         """
         if self.basis.matrix is not None or not has_bounds(self.model):
             return vectors

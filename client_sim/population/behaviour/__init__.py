@@ -1,7 +1,7 @@
-"""Users with behaviour: each has its own pages, wants one, types, looks at the ranked list, and selects.
+"""Users with behaviour: a user has its own pages, wants one of them, types, looks at the ranked list, and selects.
 
-Characters typed and selected rank follow from the ranking weights. Nothing is stored: a user's data and actions are
-drawn again from its key when needed, so that a million users take no more memory than those who are searching now.
+Typed characters and selected rank follow from the ranking weights. Nothing is stored: a user's data and actions are
+drawn again from its key when needed, so that memory depends only on the users who are searching now.
 """
 
 from fedping.client_sim.population.behaviour.searches import Behaved, Seekers, behave

@@ -22,7 +22,7 @@ class Looks:
 
     Attributes:
         first: number of characters at the first look, at least 1, shape (S,).
-        length: length of the word that they type, shape (S,).
+        length: length of the word that each user types, shape (S,).
         leaves: whether users leave without a choice, whatever the list, shape (S,).
         takes: a uniform number for each look, indexed by the number of characters, shape (S, LONGEST + 1).
         settings: the probabilities.
@@ -35,7 +35,7 @@ class Looks:
     settings: UserSettings
 
     def outcome(self, ranks: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return the number of characters typed in the end, and the selected rank or -1.
+        """Return the final number of typed characters, and the selected rank or -1.
 
         Args:
             ranks: the wanted page's rank after each number of characters, shape (S, LONGEST + 1).
@@ -61,7 +61,7 @@ class Looks:
 
 
 def look(keys: Keys, length: NDArray[np.int8], settings: UserSettings) -> Looks:
-    """Draw how users look, from the keys of their searches; the first look is at the end of the word at the latest."""
+    """Draw users' looks from the keys of their searches; the first look is at the latest at the end of the word."""
     whole = length.astype(np.intp)
     uniform = uniforms(child_keys(keys, _FIRST), 1)[:, 0]
     more = settings.first_look - 1
@@ -80,7 +80,7 @@ _WISH, _LOOK, _HANDS, _TRAINING = range(4)
 
 @dataclass(frozen=True)
 class Seekers:
-    """S searches to be made; each of shape (S,).
+    """S coming searches; arrays have shape (S,).
 
     Attributes:
         users: the user of each search.
@@ -98,7 +98,7 @@ class Seekers:
 
 @dataclass(frozen=True)
 class Behaved:
-    """S finished searches: what was seen and learned, and how it was typed."""
+    """S finished searches: the interactions and their keystrokes."""
 
     seen: Interactions
     typed: Keystrokes
@@ -106,14 +106,14 @@ class Behaved:
 
 @dataclass(frozen=True)
 class _Matches:
-    """Pages that matched what the user had typed at its first look, ordered by search, then by page number.
+    """Pages that match the text typed before the user's first look, ordered by search, then by page number.
 
     Attributes:
         search: the search of each match, shape (P,).
-        letters: the number of first letters of the typed word that its best word shares, shape (P,).
-        wanted: whether it is the wanted page, shape (P,).
+        letters: the number of first letters that the page's best word shares with the typed word, shape (P,).
+        wanted: whether the page is the wanted one, shape (P,).
         pages: P pages.
-        scores: the scores that rank them, shape (P,).
+        scores: the scores that rank the pages, shape (P,).
     """
 
     search: NDArray[np.intp]
@@ -208,7 +208,7 @@ def _seen(
     keys: Keys,
     conditions: Conditions,
 ) -> Interactions:
-    """Return the interactions of the searches, with the shown pages alone."""
+    """Return the interactions of the searches, which include only the shown pages."""
     present = shown.candidates != NO_CANDIDATE
     rows = shown.candidates[present]
     local = np.full(shown.candidates.shape, NO_CANDIDATE, np.int64)

@@ -1,15 +1,15 @@
-"""Users of a simulated study: the words and pages that they want, the pages' visits at a moment, and their activity.
+"""Users of a simulated study: their words and pages, the pages' visits at any moment, and the users' activity.
 
-Every draw depends only on the user, and on the tick, the day or the page, so that any moment of a study can be computed
-without the moments before it.
+Every draw depends only on the user and on the tick, the day or the page, so that any moment of a study can be computed
+without earlier moments.
 
 **Words** are encoded so that a prefix match compares two numbers. A word is packed into 60 bits, five per letter, the
-first letter highest. Two words share their first k letters exactly if the exclusive or of their packed forms is below
-2^(60 - 5k).
+first letter highest. Two words share their first k letters exactly if the XOR of their packed forms is below 2^(60 -
+5k).
 
-**Pages** live for a fixed time and are then found again, without their past. A page is visited at the beginning of its
+**Pages** live for a fixed time and then start a new life without a past. A page is visited at the beginning of its
 life and then once in each gap of a constant length, at a random moment of the gap. So the time of visit number j
-follows from the page's key, its life and j alone, and the newest ten visits at any moment are known without stored
+follows only from the page's key, its life and j, and the newest ten visits at any moment are known without stored
 state. The number of visits in a life is gamma distributed with shape 2. At a uniformly random moment of the life, the
 number of visits so far is then exponential, as the thesis states (7.3), at any time of a study.
 
@@ -37,7 +37,7 @@ _CONSONANT_SHARES = (91, 67, 63, 61, 60, 43, 40, 28, 24, 24, 22, 20, 20, 19, 15,
 _VOWELS = "eaoiu"
 _VOWEL_SHARES = (127, 82, 75, 70, 28)
 _CODES = 2**16
-"""Resolution of a table of shares: an index of 16 random bits finds a word without a search."""
+"""Size of a table of shares: 16 random bits are an index into it, which saves a search."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class Vocabulary:
     Attributes:
         packed: each word's letters packed into a number, shape (V,).
         length: each word's number of letters, shape (V,).
-        word_of: from 16 random bits to a word, by Zipf's law, shape (65536,).
-        host_of: from 16 random bits to one of a user's hosts, by Zipf's law, shape (65536,).
+        word_of: the word for each value of 16 random bits, by Zipf's law, shape (65536,).
+        host_of: one of a user's hosts for each value of 16 random bits, by Zipf's law, shape (65536,).
     """
 
     packed: NDArray[np.uint64]
@@ -69,12 +69,12 @@ def made_vocabulary(words: int, hosts: int, zipf: float, seed: int) -> Vocabular
 
 
 def below(letters: int | NDArray[np.integer]) -> NDArray[np.uint64]:
-    """Return the upper bound on the exclusive or of two packed words that share a number of first letters."""
+    """Return the upper bound for the XOR of two packed words that share this number of first letters."""
     return np.left_shift(np.uint64(1), (_BITS * (LONGEST - np.asarray(letters))).astype(np.uint64))
 
 
 def _letters(rng: np.random.Generator, words: int) -> NDArray[np.uint8]:
-    """Return letters from 1, and 0 beyond the end of a word; consonants and vowels alternate."""
+    """Return words as letters, numbered from 1, with 0 after a word's end; consonants and vowels alternate."""
     shape = (words, LONGEST)
     consonants = _drawn(rng, _CONSONANTS, _CONSONANT_SHARES, shape)
     vowels = _drawn(rng, _VOWELS, _VOWEL_SHARES, shape)
@@ -113,7 +113,7 @@ def _zipf_table(things: int, exponent: float) -> NDArray[np.uint16]:
 
 
 WORDS = 3
-"""The words of a page: its host, one of its address, one of its title."""
+"""Number of words of a page: its host, one of its address, and one of its title."""
 
 _USERS, _HOSTS, _PAGES = range(3)
 _CONSIDERED, _GUMBEL, _WORD = range(3)
@@ -121,7 +121,7 @@ _CONSIDERED, _GUMBEL, _WORD = range(3)
 
 @dataclass(frozen=True)
 class Wish:
-    """The wishes of S users, each of shape (S,): the number of the page among the user's, and its word to type."""
+    """The wishes of S users, each of shape (S,): the number of the wanted page, and the word of the page to type."""
 
     page: NDArray[np.intp]
     word: NDArray[np.uint16]
@@ -132,11 +132,11 @@ class Users:
 
     Args:
         model: model with the true weights of wishes.
-        settings: how users live and behave.
+        settings: settings of users' pages and behaviour.
         seed: the seed of all draws.
 
     Raises:
-        InvalidSettings: the number of the true weights, or of the drifted ones, is not the model's.
+        InvalidSettings: the number of true or of drifted weights differs from the model's.
     """
 
     def __init__(self, model: RankingModel, settings: UserSettings, seed: int) -> None:
@@ -164,7 +164,7 @@ class Users:
         return np.stack([host, *others], axis=2)
 
     def pages(self, keys: Keys, day: FloatArray) -> PageTable:
-        """Return the pages of these keys, shape (P,), on these days since the study began."""
+        """Return the pages of these keys, shape (P,), at these times in days since the study began."""
         return pages_at(keys, day, self.settings, self._tables)
 
     def wishes(
@@ -176,7 +176,7 @@ class Users:
             users: the user of each search, shape (S,).
             keys: keys of the searches, shape (S,).
             day: times of the searches, in days since the study began, shape (S,).
-            iteration: decides between the true and the drifted weights.
+            iteration: the iteration, which decides between the true and the drifted weights.
             words: the words of the users' pages.
         """
         settings = self.settings
@@ -198,7 +198,7 @@ def _sixteen(drawn: NDArray[np.uint64], start: int) -> NDArray[np.intp]:
 
 _PAGE, _VISITS = range(2)
 _FEWEST = 1e-3
-"""The least number of visits in a page's life, so that a gap is finite."""
+"""Minimum number of visits in a page's life, so that a gap is finite."""
 _KINDS = np.array([VisitType.LINK, VisitType.TYPED, VisitType.BOOKMARK], np.uint8)
 _OTHERS = np.array(
     [
@@ -221,7 +221,7 @@ _MOMENT_BITS, _TYPE_BITS, _HABIT_BITS, _ONWARD_BITS, _ORIGIN_BITS = 20, 16, 12, 
 
 @dataclass(frozen=True)
 class VisitTables:
-    """Tables from the parts of a visit's random bits to their meanings, made once from the settings."""
+    """Tables of the meanings of a visit's random bits, made once from the settings."""
 
     type: NDArray[np.uint8]
     onward: NDArray[np.uint8]
@@ -229,7 +229,7 @@ class VisitTables:
 
     @classmethod
     def of(cls, settings: UserSettings) -> VisitTables:
-        """Return the tables; in ``type``, 0 stands for one of the common kinds, where the page's habit may decide."""
+        """Return the tables of the settings; a page's habit may later replace common kinds in ``type``."""
         at, redirects = _levels(_TYPE_BITS), settings.redirect_sources
         other = _OTHERS[(at / max(settings.other_visits, 1e-300) * len(_OTHERS)).clip(0, len(_OTHERS) - 1).astype(int)]
         common = _kinds((at - settings.other_visits) / max(1 - settings.other_visits, 1e-300), settings)
@@ -280,9 +280,9 @@ def pages_at(keys: Keys, day: FloatArray, settings: UserSettings, tables: VisitT
 
 
 def _newest_visits(keys: Keys, clock: FloatArray) -> tuple[NDArray[np.uint64], FloatArray]:
-    """Return the random bits of the 10 newest visits, newest first, and the newest one's number.
+    """Return the random bits of the 10 newest visits, newest first, and the number of the newest visit.
 
-    The clock counts gaps. If the visit of the present gap is in the future, the previous one is the newest.
+    The clock counts gaps. If the visit of the present gap is in the future, the previous visit is the newest.
     """
     gap_now: FloatArray = np.floor(clock)
     numbers: FloatArray = gap_now[:, None] - np.arange(MAX_SAMPLED + 1)
@@ -293,7 +293,7 @@ def _newest_visits(keys: Keys, clock: FloatArray) -> tuple[NDArray[np.uint64], F
 
 
 def _places(visits: NDArray[np.uint64], numbers: FloatArray) -> FloatArray:
-    """Return the times of visits by the page's clock: at random in their gaps, the very first at the start."""
+    """Return the times of visits by the page's clock: the first is at the start, others at random in their gaps."""
     return numbers + np.where(numbers > 0, _moment(visits), 0.0)
 
 
@@ -311,7 +311,7 @@ def _origins(visits: NDArray[np.uint64], types: NDArray[np.uint8], tables: Visit
 
 
 def _counter(types: NDArray[np.uint8], count: NDArray[np.int64], settings: UserSettings) -> NDArray[np.int64]:
-    """Return the stored counter, which omits some types: exactly in the sample, by their share beyond it."""
+    """Return the stored counter, which omits some types: exactly in the sample, by the types' share beyond it."""
     beyond = np.maximum(count - MAX_SAMPLED, 0) * settings.other_visits * _NOT_COUNTED_OF_OTHERS
     counted = count - _NOT_COUNTED[types].sum(axis=1) - np.rint(beyond).astype(np.int64)
     return np.where(count > 0, np.maximum(counted, 1), 0)
@@ -343,7 +343,7 @@ _AT_A_TIME = 2**16
 
 @dataclass(frozen=True)
 class Searching:
-    """The searches of one tick: the user of each, ascending, and its number among that user's, from 0; shape (S,)."""
+    """The searches of one tick, shape (S,): their users, ascending, and their numbers among a user's, from 0."""
 
     users: NDArray[np.int64]
     number: NDArray[np.intp]
@@ -357,7 +357,7 @@ class Activity:
 
     Args:
         users: the number of users, who are numbered from 0.
-        settings: how they come and go.
+        settings: settings of the activity.
         seed: the seed of all draws.
         tick_days: length of a tick, in days.
         start_hour: the time of day (UTC) at which tick 0 begins.
@@ -371,14 +371,14 @@ class Activity:
         self._start_hour = start_hour
 
     def means(self, searches_per_day: float, shape: float, users: range | None = None) -> NDArray[np.float32]:
-        """Return each user's mean number of searches on a day it is present, without the day's swing, shape (N,).
+        """Return each user's mean number of searches on a day with activity, without the swing, shape (N,).
 
-        It is gamma distributed with this shape, such that an average user makes ``searches_per_day``, including days
-        away. A user keeps its rank among all users for every shape.
+        It is gamma distributed with this shape. The average user makes ``searches_per_day`` searches, with days away
+        included. A user has the same rank among all users for every shape.
 
         Args:
-            searches_per_day: the average user's.
-            shape: the lower, the more unequal.
+            searches_per_day: the average user's searches per day.
+            shape: shape of the gamma distribution; a lower shape is more unequal.
             users: the N users; None for all.
         """
         from scipy.special import gammaincinv
@@ -400,9 +400,9 @@ class Activity:
         """Return the searches of a tick: a Poisson number for each user that is enrolled and present.
 
         Args:
-            tick: its number.
+            tick: the tick's number.
             means: means of some consecutive users (:meth:`means`).
-            first: the first of these.
+            first: the first of these users.
         """
         groups = [self._searching(tick, means[part], first + part.start) for part in _parts(len(means))]
         users = np.concatenate([users for users, _ in groups])
@@ -411,7 +411,7 @@ class Activity:
         return Searching(np.repeat(users, counts), number)
 
     def held_versions(self, users: NDArray[np.int64], tick: int, newest: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the version that each of these users, who are present, holds in a tick, shape (S,).
+        """Return the version that each of these active users holds in a tick, shape (S,).
 
         Args:
             users: the users, shape (S,).
