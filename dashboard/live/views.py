@@ -195,7 +195,7 @@ def blueprint(services: Services) -> Blueprint:
 
 
 def _version(number: int | None) -> str:
-    """Return a version as the list of changes has it."""
+    """Return a version in words, for the list of changes."""
     return f"version {number}"
 
 

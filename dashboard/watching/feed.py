@@ -1,11 +1,11 @@
 """The feed of a run's page: the progress of each of its runs, and one metric's new points.
 
-A page's position is a short text that goes with every change, and comes back after an interruption:
+A page's position is a short text that is sent with every change, and that the page sends back after an interruption:
 
     running/f12,1a3_5_5_1764062400.5,b,w40
 
-This is the state, then the runs in order: 12 finished; one with the known numbers of bytes of its file, points and
-rounds, and its start; one that has reported nothing yet; and 40 that wait.
+These are the state, then the runs in order: 12 finished ones; one with the known numbers of bytes of its file, of
+points and of rounds, and its start; one that has reported nothing yet; and 40 that wait.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fedping.experiments.simulate.run import read_study_progress
 
 
 class Seen(NamedTuple):
-    """One run at this moment: its outcome, or its progress since the last look; neither if it has reported nothing."""
+    """A run at this moment: its outcome, or its progress since the page's position; neither if it has no report yet."""
 
     unit: Unit
     before: Known | None
@@ -38,7 +38,7 @@ class Seen(NamedTuple):
 
     @property
     def known(self) -> Known:
-        """The position of a page after receiving this."""
+        """The position of a page that has received this."""
         if self.outcome is not None:
             return "f"
         if self.grown is not None:
