@@ -1,4 +1,4 @@
-"""The number of users that shows an effect (thesis 7.4), the power of a number, and the smallest effect it shows."""
+"""Planning of a study's size: the number of users that shows an effect (thesis 7.4), its power, its smallest effect."""
 
 from fedping.analysis.power.answer import answer
 from fedping.analysis.power.pilot import (
