@@ -1,6 +1,6 @@
-"""A framework's compressors on a file of vectors; see `benchmarks.peers.compression`, which runs it in its place.
+"""Runs a framework's compressors on a file of vectors, for `benchmarks.peers.compression`.
 
-Each is called like in its framework, for a single client, where encoding and decoding are one call.
+Each compressor is called as in its framework, for a single client; encoding and decoding are one call.
 """
 
 # mypy: ignore-errors
@@ -14,7 +14,7 @@ import numpy as np
 
 
 def fedjax_ways(m):
-    """Return FedJAX's compressors: what each makes of a vector, its count of bits a weight, and what it hands on."""
+    """Return FedJAX's compressors: functions from a vector to the decoded one, bits per weight, and sent bytes."""
     import jax
     import jax.numpy as jnp
     from fedjax.aggregators import compression
@@ -48,7 +48,7 @@ def fedjax_ways(m):
 
 
 def flsim_ways(m):
-    """Return FLSim's channels: what each makes of a vector, its count of bits a weight, and what it hands on."""
+    """Return FLSim's channels: functions from a vector to the decoded one, bits per weight, and sent bytes."""
     import torch
     from flsim.channels.message import Message
     from flsim.channels.scalar_quantization_channel import ScalarQuantizationChannel, ScalarQuantizationChannelConfig

@@ -1,4 +1,4 @@
-"""The work as a Flower simulation: a client app, a server app with federated averaging, and Ray beneath."""
+"""The work as a Flower simulation: a client app, a server app with federated averaging, and Ray as the backend."""
 
 # mypy: ignore-errors
 from __future__ import annotations

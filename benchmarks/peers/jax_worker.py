@@ -1,6 +1,6 @@
 """The work with JAX: `vmap` over the clients, `grad` of a client's loss, and `jit` of a whole round.
 
-Or `jit` of 20 rounds, or of sums over chunks of clients whose updates fit a processor's cache.
+Other ways use `jit` for 20 rounds, or for sums over chunks of clients whose updates fit in a processor's cache.
 """
 
 # mypy: ignore-errors

@@ -2,9 +2,9 @@
 
     python -m docs.api.build [OUT [MODULE ...]]
 
-OUT is ``build/docs/api`` unless given; each MODULE gets a page, or every public one. Public are the packages with an
-``__all__``, each as one page of those names, and all modules of :mod:`fedping.protocol`. What only the command line and
-the dashboard use is left out.
+OUT is ``build/docs/api`` unless given. Each MODULE gets a page; without MODULE, each public module does. Public
+modules are the packages with an ``__all__``, whose pages have the names in it, and all modules of
+:mod:`fedping.protocol`. Modules that only the command line and the dashboard use are left out.
 """
 
 import importlib
@@ -40,12 +40,12 @@ def _is_public_package(found: pkgutil.ModuleInfo) -> bool:
 
 
 def _raise(name: str) -> None:
-    """Let no package be left out because it cannot be imported."""
+    """Raise an error for a package that cannot be imported, instead of leaving it out."""
     raise ImportError(f"{name} cannot be imported")
 
 
 def described(name: str) -> pdoc.doc.Module:
-    """Return a module for its page, with those of its names loaded that else are loaded when they are first used."""
+    """Return a module for its page, after loading the public names that are otherwise loaded at first use."""
     module = importlib.import_module(name)
     for public in getattr(module, "__all__", ()):
         getattr(module, public)
@@ -53,7 +53,7 @@ def described(name: str) -> pdoc.doc.Module:
 
 
 def build(out: Path, only: Container[str] = ()) -> None:
-    """Write the reference anew, of all public modules or of some."""
+    """Write the reference of all public modules, or of those in ``only``, and replace the previous one."""
     # pdoc runs what is imported for type checkers; of this package's own such imports, not before it is there
     importlib.import_module("obstore.store")
     pdoc.render.configure(
