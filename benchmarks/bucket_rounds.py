@@ -1,4 +1,4 @@
-"""Costs of a warm round over pings in a bucket, relative to the same files in a folder: time, requests, memory.
+"""Costs of a warm round over a bucket, relative to the same files in a folder: time, requests, bytes, memory.
 
     python -m benchmarks.bucket_rounds [--json] [--pings 5700000] [--rows-per-file 100000] [--repeats 5] [--seed 1]
                                        [--keep FOLDER]

@@ -1,4 +1,4 @@
-"""Time of `fedping --help`, compared with an interpreter that does nothing and an interpreter that imports NumPy.
+"""Time of `fedping --help`, compared with interpreters that do nothing or only import NumPy.
 
     python -m benchmarks.command_line [--json] [--runs 15]
 

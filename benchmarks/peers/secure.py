@@ -236,7 +236,7 @@ class Neighbours:
 
 
 def neighbours_for(clients: int) -> tuple[Neighbours, ...]:
-    """Return the settings for a number of clients: the example's, and half of the clients (at most 50) as neighbours."""
+    """Return settings for a number of clients: the example's, and half of the clients (at most 50) as neighbours."""
     many = min(clients // 2 | 1, 51)
     return Neighbours(3, 2), Neighbours(many, -(-2 * many // 3))
 
