@@ -74,8 +74,8 @@ class TrainingCurve(Struct, frozen=True, kw_only=True):
         enough: the smallest cohort from which on all mean losses are close enough; None if the curve doesn't show one
             (:func:`smallest_enough`).
         headline: a sentence about that cohort.
-        points: by cohort, ascending.
-        runs: by cohort and repetition.
+        points: a point per cohort, ascending.
+        runs: the simulated trainings, by cohort and repetition.
     """
 
     study: str

@@ -29,7 +29,7 @@ def as_file(data: str | bytes, kind: str, name: str, *, kept: bool = True) -> Re
 
 
 def bearer_token(request: Request) -> str | None:
-    """Return the token of an ``Authorization: Bearer`` header, in any letter case (RFC 7235); None without one."""
+    """Return the token of an ``Authorization: Bearer`` header; None without one. Case is ignored (RFC 7235)."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
 

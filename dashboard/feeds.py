@@ -1,7 +1,7 @@
 """Feeds that keep open pages up to date, as events or by polling; each feed is read once for all its pages.
 
-The events follow the standard (HTML, "Server-sent events"): the browser reconnects by itself, says in ``Last-Event-ID``
-what it has, and gets only the rest. A page that is refused a stream polls the same address.
+The events follow the standard (HTML, "Server-sent events"): the browser reconnects by itself, sends its position in
+``Last-Event-ID``, and gets only the rest. A page whose stream is refused polls the same address.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Answer:
 
 @dataclass
 class SharedReading:
-    """Cache of the feeds' answers by position, each kept for ``tick`` seconds.
+    """Cache of the feeds' changes by position, each kept for ``tick`` seconds.
 
     Pages that follow one feed are nearly always at the same position, so a hundred of them cost one reading. Feeds
     are read one at a time, so that the dashboard never uses more than one core.
@@ -192,7 +192,7 @@ def _event(kind: str, position: str | None, data: object) -> bytes:
 
 
 def last_lines(file: Path, most: int) -> list[bytes]:
-    """Return the lines in the last ``most`` bytes of a file, without a cut first line; empty if the file is missing.
+    """Return the lines in the last ``most`` bytes of a file, from the first whole line on; empty if the file is missing.
 
     The last line is empty, or the beginning of a line that is still being written.
     """

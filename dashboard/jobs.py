@@ -1,6 +1,6 @@
 """Jobs: queued commands, each with a folder and a process of its own.
 
-waiting    exists while the job waits for its turn; holds the time since when (nanoseconds since 1970)
+waiting    exists while the job waits for its turn; contains the time of queueing (nanoseconds since 1970)
 ...        and the files of `fedping.experiments.run_process`
 
 All state is in files, so several processes may share a queue's folder, and may start and end at any time. A job that
@@ -37,7 +37,7 @@ _TAIL = 16_384
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One job.
+    """A job and its state, as read from its folder.
 
     Attributes:
         folder: the job's folder, which has all its files.
@@ -150,12 +150,12 @@ class Queue:
     """A queue of the jobs in a folder.
 
     Attributes:
-        folder: the folder of the jobs; its lock is held whenever one is queued, started or stopped.
+        folder: the folder of the jobs; its lock is held whenever a job is queued, started or stopped.
         at_most: maximum number of jobs that run at a time.
         patience: seconds after which a job that ignores the request to stop is killed.
-        then: a module with its arguments, which every job runs at its end; it starts the next one.
+        then: a module with its arguments, which every job runs at its end to start the next job.
         nice: added to the niceness of the jobs.
-        environment: added to the variables of the jobs.
+        environment: environment variables that are added for the jobs.
     """
 
     folder: Path

@@ -62,7 +62,7 @@ class Visitor:
 
 
 def needs(endpoint: str) -> str:
-    """Return a sentence that names the role which a change needs."""
+    """Return a sentence with the role that a change needs."""
     role, words = action_of(endpoint)
     return f"To {words}, you need the role {role}."
 

@@ -73,7 +73,7 @@ class StudiesOfRuns:
 
 
 def refuse_publishing() -> None:
-    """Refuse to change a run's results.
+    """Refuse a request that would change a run's results.
 
     Raises:
         WrongState: the request would publish a version.

@@ -107,7 +107,7 @@ class Team(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return found
 
     def trusts(self, address: str | None) -> bool:
-        """Return whether the proxy connects from an address."""
+        """Return whether an address belongs to the trusted proxy."""
         if self.proxy is None or address is None:
             return False
         try:
@@ -128,7 +128,7 @@ def new_token() -> str:
 
 
 def token_digest(token: str) -> str:
-    """Return the digest of a token that the file stores."""
+    """Return a token's digest, which the team's file stores."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 

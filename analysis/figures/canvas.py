@@ -134,7 +134,7 @@ class LineEnd(NamedTuple):
 def panels(
     theme: Theme, columns: int = 1, *, width: float = WIDTH, height: float = HEIGHT, one_scale: bool = True
 ) -> tuple[Figure, list[Axes]]:
-    """Return an empty figure with panels side by side, in the theme's colours; ``one_scale``: one y-axis for all."""
+    """Return an empty figure with panels side by side, in the theme's colours; ``one_scale`` shares the y-axis."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained", facecolor=theme.paper)
@@ -177,7 +177,7 @@ def count_iterations(axes: Axes) -> None:
 
 
 def group_thousands(axes: Axes) -> None:
-    """Write the y-axis' numbers as 12,000 if it reaches a thousand; call it after setting the limits."""
+    """Write thousands separators (12,000) if the y-axis reaches a thousand; call it after setting the limits."""
     from matplotlib.ticker import FuncFormatter
 
     if axes.get_ylim()[1] >= 1000:

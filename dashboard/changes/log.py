@@ -118,7 +118,7 @@ class ChangeLog:
         """Record the outcome of a change.
 
         Raises:
-            OSError: it can't be written; the list then says that the outcome is unknown.
+            OSError: the list can't be written, so that it shows an unknown outcome.
         """
         short = _shortened(change)
         self._append(

@@ -30,7 +30,7 @@ COLUMNS = ("at", "by", "role", "action", "what", "about", "before", "after", "ou
 
 
 def blueprint(services: Services) -> Blueprint:
-    """Return the page."""
+    """Return the views of the page of changes."""
     views = Blueprint("changes", __name__, url_prefix="/changes", template_folder="templates")
     settings = services.settings
 

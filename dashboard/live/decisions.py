@@ -1,4 +1,4 @@
-"""Decisions about held versions and rollbacks: shows the version to be published, then publishes it."""
+"""Decisions about held versions and rollbacks: a plan shows the version to be published, a decision publishes it."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def plan(store: ModelStore, study: str, line: str, to: int) -> dict[str, Any]:
 
     Raises:
         StoreError: there is no such version.
-        InvalidSettings: it is the newest.
+        InvalidSettings: this version is the newest.
     """
     head = store.head(study, line)
     _refuse_the_newest(study, line, head, to)
@@ -126,7 +126,7 @@ def roll_back(
 
     Raises:
         StoreError: there is no such version.
-        InvalidSettings: it is the newest.
+        InvalidSettings: this version is the newest.
         VersionConflict: another version was published since; nothing was published now.
         FedpingError: nothing can be published in this store.
     """

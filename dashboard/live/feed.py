@@ -82,7 +82,7 @@ class Now(Struct, frozen=True, kw_only=True):
 
 
 def now_of(newest: int, facts: CheckInput) -> Now:
-    """Return the present state of a line; ``newest`` is its newest version, unless the landed pings name one."""
+    """Return the present state of a line; ``newest`` is used only if ``facts`` don't state the newest version."""
     landed = facts.line.landed or Landed(version=newest, pings=0, files=0, newest_ms=None)
     health = check_line(facts)
     return Now(
@@ -207,7 +207,7 @@ def _summary(store: ModelStore, study: str, line: str) -> LineSummary:
 
 
 class Outage:
-    """The start of an outage, during which something can't be read; thread-safe."""
+    """The time since which something can't be read; thread-safe."""
 
     def __init__(self, clock: Callable[[], str] = utc_now) -> None:
         self._clock = clock
@@ -303,7 +303,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class LineFeed:
-    """A line of a study; see :class:`fedping.dashboard.feeds.Feed`.
+    """The feed of a study's line; see :class:`fedping.dashboard.feeds.Feed`.
 
     A position is ``<version>.<its mark>.<shown weights>.<present state>``: the page has the rows up to this version.
     It is valid as long as the version and the selection of weights stay the same.
@@ -371,7 +371,7 @@ def described(known: KnownLine) -> dict[str, Any]:
 
 
 def with_unreadable(facts: CheckInput, found: Mapping[int, str]) -> CheckInput:
-    """Return the facts with the unreadable older versions that a page of all versions has found."""
+    """Return the facts plus the unreadable older versions that were found for a page of all versions."""
     told = dict.fromkeys([*facts.line.troubles, *found.values()])
     return replace(facts, line=replace(facts.line, troubles=tuple(told)))
 

@@ -47,7 +47,7 @@ class LineFiles:
 T = TypeVar("T")
 
 READING_SECONDS = 0.15
-"""Seconds of reading after which the rows so far are sent: all versions of a large model take longer."""
+"""Maximum seconds of reading before the rows so far are sent: all versions of a large model take longer."""
 
 
 MOST_ROWS, LEAST_ROWS = 400, 60
@@ -146,7 +146,7 @@ class KnownLine:
         return len(self.numbers) <= self.most + NEWEST
 
     def page(self, after: int, over: Callable[[], bool]) -> Page:
-        """Return the selected rows after version ``after``, read until ``over()``, but at least one if there is any."""
+        """Return the selected rows after version ``after``, read until ``over()`` is true, but at least one if any exists."""
         first = bisect_right(self.numbers, after)
         step = 1 if self._fits else step_of(len(self.numbers), self.most)
         newest = len(self.numbers) - NEWEST
@@ -267,7 +267,7 @@ class LineHistory:
 
 
 def version_mark(version: Version) -> str:
-    """Return a hash of eight characters that distinguishes versions of the same number, or with other ancestors."""
+    """Return an eight-character hash of time, parent and spec, which distinguishes versions with the same number."""
     text = f"{version.created} {version.parent_digest} {version.spec_digest}"
     return f"{zlib.crc32(text.encode()):08x}"
 

@@ -43,7 +43,7 @@ class Released(Struct, frozen=True, kw_only=True):
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """One version.
+    """A version as a row of the page.
 
     ``arms``, ``counts`` and ``clients`` describe the round that made the version, whose pings were ranked with the
     version before it: a loss belongs to iteration ``version - 1``.
@@ -60,8 +60,8 @@ class Row(Struct, frozen=True, kw_only=True):
         counts: the numbers of the round's pings by their outcome.
         arms: the results of each arm, by name.
         change: change of the shown weights, as published, from version 0.
-        links: the display of the chain's links in this step, by name (`fedping.dashboard.live.rows`), such as the
-            ``rate`` of each shown weight, or the common one.
+        links: the displayed values of the chain's links in this step, by name, such as the ``rate`` of each shown
+            weight, or the common one.
         away: distance of each shown weight's mean update from 0, in standard errors; for a private line, distance of
             the sum in standard deviations of its noise; None without a round, and if only clients add noise.
         stable: the share of all weights with a stable sign; None if ``away`` is None.
@@ -256,7 +256,7 @@ class Shown(Struct, frozen=True, kw_only=True):
         names: their names in the spec.
         start: their values in version 0, as published.
         of: the number of weights in the model.
-        chosen_at: the version whose largest changes from version 0 they are; None if all weights are shown.
+        chosen_at: the version whose changes from version 0 determined the choice; None if all weights are shown.
     """
 
     positions: tuple[int, ...]
@@ -315,8 +315,7 @@ def rows_as_csv(rows: Sequence[Row], shown: Shown, arms: Sequence[str], links: S
     """Return versions as CSV (RFC 4180), with a header and a line per version; missing values are empty.
 
     Columns: the version, when and how it was made, clients, the share of stable signs; ``pings.<reason>``; for every
-    arm ``<arm>.loss`` and so on, and winsorised, so that few clients cannot move it, ``<arm>.winsorised.loss`` and so
-    on; for every
+    arm ``<arm>.loss`` and so on, and ``<arm>.winsorised.loss`` and so on, which a few clients cannot move; for every
     shown weight ``change.<name>`` (from version 0) and ``away.<name>`` (the distance of its mean update from 0, in
     standard errors); the optimizer's displayed values, such as ``rate.<name>``, or ``rate`` if all weights share it;
     ``influence.<figure>`` for the clients' influence on the model.

@@ -110,7 +110,7 @@ def _own(feature: Feature) -> Iterator[str]:
 
 
 def _step(center: float, spread: float, log: bool) -> str:
-    """Return the change of a field that adds its weight once, from ``center`` by one ``spread``, in words."""
+    """Return, in words, the change of a field that adds its weight once: from ``center`` by ``spread``."""
     low, high = (math.expm1(each) if log else each for each in (center, center + spread))
     return f"{_short(high)} instead of {_short(low)}"
 

@@ -45,7 +45,7 @@ T = TypeVar("T", bound=Struct)
 
 
 def blueprint(services: Services) -> Blueprint:
-    """Return the views."""
+    """Return the views of the Live page."""
     # "-" is not a valid study name, while "static" could be one
     views = Blueprint(
         "live",

@@ -42,7 +42,7 @@ class Written(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def blueprint(services: Services) -> Blueprint:
-    """Return the addresses."""
+    """Return the views of notes."""
     views = Blueprint("notes", __name__, url_prefix="/notes", template_folder="templates")
     root = services.settings.store
     times: dict[tuple[str, str, int], tuple[Stamp | None, int]] = {}

@@ -1,9 +1,9 @@
 """The counts of all studies' results, computed one at a time by separate processes, with a folder for each.
 
     asked.json      the question
-    landed.json     what had landed when the counting began
+    landed.json     the files that had landed when the count began
     stdout          the document, as printed by the command
-    stderr          its progress, one line each; after an error, its sentence last
+    stderr          its progress in lines; after an error, the message is last
     ...             and the files of a job
 
 Every requested count is kept, because the number of looks is part of the result. On a schedule, every study with new
@@ -131,7 +131,7 @@ class Counts:
     Args:
         folder: the folder of the counts; created when first needed.
         store: the model store.
-        landing: where pings land.
+        landing: the landing folder.
         command: returns the command line that answers a question about a study; `fedping analyze` if None. With
             another command, a count does not start the next one at its end.
     """

@@ -73,7 +73,7 @@ class Effects:
 
     Attributes:
         key: the name of the metric or ratio.
-        title: its title.
+        title: the title of the metric or ratio.
         role: goal or guardrail.
         better: the better direction; None if neither is better.
         scales: the available scales; the first is the default.

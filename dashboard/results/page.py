@@ -157,13 +157,13 @@ class Page:
         study: the study.
         fields: the contents of the form.
         asked: the question; None if the fields are invalid.
-        view: how the count is shown.
+        view: the view of the count.
         count: the count shown; None if the question has not been counted.
         latest: the newest count of the question, whatever its state.
         history: all finished counts of the study, newest first.
         document: the document of the count.
         effects: the effects shown.
-        looks: sentences about how often the study was looked at.
+        looks: warnings about repeated looks.
         usual: duration of the last count in seconds.
     """
 
@@ -204,7 +204,7 @@ class Page:
 
     @property
     def scales(self) -> list[Scale]:
-        """The scales that any of the effects has."""
+        """All scales that occur in the effects."""
         return [scale for scale in SCALES if any(scale in one.scales for one in self.effects)]
 
     @property
@@ -405,7 +405,7 @@ class Page:
 
     @property
     def is_newest(self) -> bool:
-        """Whether there is no later finished count of the question."""
+        """Whether this is the newest finished count of the question."""
         later = [one for one in self.history if self.count and one.key == self.count.key]
         return not later or later[0] == self.count
 

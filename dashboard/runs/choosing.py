@@ -86,7 +86,7 @@ class View:
         return replace(self, columns=tuple(columns))
 
     def but(self, **changes: Any) -> str:
-        """Return the address of this view with changes, on its first page unless ``page`` is one of them."""
+        """Return the address of this view with changes; it is the first page unless ``page`` is changed."""
         query = replace(self, **{"page": 1, **changes}).query
         return f"/runs/?{query}" if query else "/runs/"
 
@@ -125,7 +125,7 @@ def condition(text: str) -> Condition:
     """Return the condition in a text.
 
     Raises:
-        InvalidSettings: it is not a condition.
+        InvalidSettings: the text is not a condition.
     """
     match = _CONDITION.fullmatch(text)
     if match is None:
@@ -287,7 +287,7 @@ def cell_of(group: Group, column: str, values: Values, deciding: Mapping[str, Va
 
 
 def best_of(group: Group, deciding: Mapping[str, Values]) -> int:
-    """Return the place of a group's best or only variant, from 1 on; 0 if its runs have one variant."""
+    """Return the place, from 1 on, of a group's best or selected variant; 0 if its runs have a single variant."""
     return group.variant or _best_variant(group, _disjoint(group.rows), deciding)
 
 

@@ -51,7 +51,7 @@ _USUAL_ROUNDS = 10
 
 
 class Found(NamedTuple):
-    """A variant's metric: mean over seeds, their standard deviation (None for one seed), and the number of seeds."""
+    """A variant's metric: mean and standard deviation over seeds (None for one seed), and the number of seeds."""
 
     mean: float
     deviation: float | None

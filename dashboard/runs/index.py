@@ -49,7 +49,7 @@ _MOST_REMEMBERED = 16
 """Maximum number of cached answers, which are valid until the index changes."""
 
 _QUICK = 0.1
-"""Seconds that a scan may take at most to be repeated at every reading of a folder that has just changed."""
+"""Seconds below which a scan is quick enough for every reading of a folder that has just changed."""
 
 _WAIT = 5.0
 """Seconds to wait for another process that writes."""
@@ -255,7 +255,7 @@ class RunIndex:
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """Pause a scan in another thread."""
+        """Pause a scan in another thread during the block."""
         with self._counting:
             self._requests += 1
         try:

@@ -174,7 +174,7 @@ def _check(setup: Setup, data: Sequence[Path]) -> None:
 
 
 def _check_file(said: str, where: str, data: Sequence[Path], *, is_folder: bool = False) -> None:
-    """Raise if a description may not name this path, without revealing whether the path exists, or if it is missing."""
+    """Raise if a description may not name a file, without revealing whether it exists, or if the file is missing."""
     file = Path(said)
     if not file.is_absolute():
         raise InvalidSettings(f"{where} is '{said}'; give its absolute path, such as /home/me/{file.name}")

@@ -27,7 +27,7 @@ DESCRIPTION, NOTE = "experiment.toml", "run.json"
 
 
 class UnknownRun(NotThere):
-    """There is no run with that id."""
+    """The folder has no run with this id."""
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -39,7 +39,7 @@ class Note(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Run(Job):
-    """One run.
+    """A run of an experiment.
 
     Attributes:
         title: the run's displayed name.

@@ -21,7 +21,7 @@ from fedping.experiments.run_folder import DamagedRun
 def read_measurements(
     file: Path, columns: Sequence[str] | None = None, chosen: pc.Expression | None = None
 ) -> pa.Table:
-    """Return the rows of a Parquet file of metrics; if given, only the ``chosen`` rows and these columns.
+    """Return a Parquet file of metrics, or only its ``chosen`` rows and some of its columns.
 
     Raises:
         DamagedRun: the file has other contents.

@@ -140,7 +140,7 @@ def _comparing(page: Blueprint, runs: Path) -> None:
 
 
 def _variants_of(runs: Path, ids: list[str]) -> list[str]:
-    """Return the names in addresses of runs' variants: all variants if they are few, else the best of each run."""
+    """Return the keys of runs' variants, as used in addresses: all if they are few, else each run's best one."""
     wheres = [place(runs, id) for id in dict.fromkeys(ids)]
     names = {
         where.id: list(dict.fromkeys(unit.note.name for unit in units_in(where.out) if not unit.note.baseline))

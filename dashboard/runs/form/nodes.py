@@ -31,7 +31,7 @@ Widget: TypeAlias = Literal["number", "text", "flag", "select", "toml"]
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """One setting.
+    """A setting as a field of the form.
 
     Attributes:
         widget: the kind of input; ``toml`` accepts any value written as in TOML.

@@ -127,7 +127,7 @@ def _settings_in_words(extension: Extension) -> str:
 
 
 def _data() -> Choice:
-    """Return the choice of [data], whose source is determined by which of three settings is present."""
+    """Return the choice of [data]; the one of three settings that is present determines the source."""
     info = inspect.type_info(Data)
     assert isinstance(info, inspect.StructType)
     sources = {

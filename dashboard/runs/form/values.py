@@ -49,7 +49,7 @@ class Filled:
 
 
 def filled_form(tables: Mapping[str, Any]) -> Filled:
-    """Return the form of an experiment's tables, which need not be valid."""
+    """Return the form filled with an experiment's tables, which need not be valid."""
     if LINE_TABLE in tables:
         with suppress(InvalidSettings):  # then the form lists [line] among the settings without a field
             tables = merged(DEFAULTS_OF_LINE, without_line(tables))
