@@ -5,8 +5,8 @@
 Run ``make release VERSION=1.0.0``, with a clean working tree and a network connection. The program
 
 1. checks that every place that states the version agrees, and that the changelog describes it;
-2. builds the docs, the sdist, the wheel from the sdist, the npm package and the browser extension twice, only from
-   the commit's files, and stops unless both builds have the same bytes;
+2. builds the docs, the sdist, the wheel from the sdist, the npm package and the browser extension twice, only from the
+   commit's files, and stops unless both builds have the same bytes;
 3. installs wheel and sdist, with the packages of ``requirements.lock``, for each Python 3.11 to 3.14 of this machine,
    and runs the demo there;
 4. writes a bill of materials (CycloneDX) with the packages of an installation and their licences, and an unsigned

@@ -6,8 +6,8 @@
 CNN of 1.6 million weights (two convolutions, pooling, two layers); the server uses the mean. The images are noise
 around ten patterns, made here. A round's time is the time of a call of ``--every`` rounds (after the first, which
 compiles) divided by the number of rounds; ``whole`` is the time of all rounds of a run, including compilation and the
-evaluation of 10,000 images at the end of each call. Both are measured with each convolution: as patches and a
-product, and JAX's own, which becomes a grouped convolution if clients have their own weights.
+evaluation of 10,000 images at the end of each call. Both are measured with each convolution: as patches and a product,
+and JAX's own, which becomes a grouped convolution if clients have their own weights.
 
 ``--pfl`` runs pfl-research (pfl 0.6.0 with PyTorch) on the same images on the same device in the same call, if it is
 installed.

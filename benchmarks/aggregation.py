@@ -13,8 +13,7 @@
   round's engine on that session.
 
 Variants in one session take turns, after one turn to warm up; the median counts. The means are compared, and the run
-stops if they differ. Then follow the cost by the length of the update at 2,000 pings, and whole rounds of 50,000
-pings.
+stops if they differ. Then follow the cost by the length of the update at 2,000 pings, and whole rounds of 50,000 pings.
 """
 
 from __future__ import annotations
@@ -268,8 +267,8 @@ NEEDED = ["document_id", "study_variation", "rank_selected", "update"]
 def pyarrow_numpy_mean(files: Sequence[str], arm: str, m: int) -> NDArray[np.float64]:
     """Return the mean update of an arm's selections, each document once, in memory and with pyarrow on all cores.
 
-    The hash of pyarrow's ``group_by`` was the fastest exact way to drop duplicates: `numpy.unique` takes twice as
-    long on words and three times as long on 16-byte strings; sorting by both words takes longer.
+    The hash of pyarrow's ``group_by`` was the fastest exact way to drop duplicates: `numpy.unique` takes twice as long
+    on words and three times as long on 16-byte strings; sorting by both words takes longer.
     """
     table = pq.read_table(list(files), columns=NEEDED)
     numbered = pa.table({"document": table["document_id"], "row": np.arange(len(table))})

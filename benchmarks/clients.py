@@ -7,9 +7,9 @@ Two workloads, each by finite differences (ε = 1) and analytically:
 - a linear model of 22 weights, 2 searches of 10 candidates a client;
 - full frecency, one search of 10 candidates with 10 visits each.
 
-The plain way follows thesis 7.3: an object for each client scores the client's pages. Both ways get the same data,
-and the run stops if their updates differ. Both are repeated for the given time, in one process, and the fastest run
-counts, since other load can only slow a run down.
+The plain way follows thesis 7.3: an object for each client scores the client's pages. Both ways get the same data, and
+the run stops if their updates differ. Both are repeated for the given time, in one process, and the fastest run counts,
+since other load can only slow a run down.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
     python -m benchmarks.default_round [--json] [--pings 5700000] [--repeats 3] [--engine numpy] [--engine spark]
         [--seed 1] [--keep FOLDER]
 
-Both studies train the same 22 weights by RProp on the same landed pings, with one vote per client. The new one has
-the defaults that `protected` fills in: the clip in units of steps, limits, a guard, and arms by the hash of the
-client's id. A round goes from the listing to the published version. The line's second round counts, since the first
-reads its updates twice; the first is measured as well. The median ratio of the turns counts, by the clock and, where
-the round is in this process, by the processor's time.
+Both studies train the same 22 weights by RProp on the same landed pings, with one vote per client. The new one has the
+defaults that `protected` fills in: the clip in units of steps, limits, a guard, and arms by the hash of the client's
+id. A round goes from the listing to the published version. The line's second round counts, since the first reads its
+updates twice; the first is measured as well. The median ratio of the turns counts, by the clock and, where the round is
+in this process, by the processor's time.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@
         [--encodings dense signs 'steps 2' 'mask .01']
 
 Each round runs in a separate process, from the listing to the published version, over pings of the same number of
-clients. Updates are sparse and heavy-tailed, like networks' updates; only ten of them differ, since generating
-updates takes longer than reading them. Memory is the process' peak; on Spark the JVM's peak is in a separate column,
-and neither memory nor CPU seconds include Python workers. `--engine spark --pings 10000 --encodings 'steps 2'` needs
-2 GB of disk and some minutes. Dense updates of so many pings would need 40 GB, so run them with fewer pings: the time
-grows with their number.
+clients. Updates are sparse and heavy-tailed, like networks' updates; only ten of them differ, since generating updates
+takes longer than reading them. Memory is the process' peak; on Spark the JVM's peak is in a separate column, and
+neither memory nor CPU seconds include Python workers. `--engine spark --pings 10000 --encodings 'steps 2'` needs 2 GB
+of disk and some minutes. Dense updates of so many pings would need 40 GB, so run them with fewer pings: the time grows
+with their number.
 """
 
 from __future__ import annotations

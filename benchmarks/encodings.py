@@ -2,9 +2,9 @@
 
     python -m benchmarks.encodings [--json] [--m 22 --m 10000 --m 1000000] [--repeats 15] [--seed 1] [--link NAME]
 
-Payloads of updates of normal numbers are read in batches as large as a round's (`fedping.server_jobs.round.shard`),
-and their moments computed. *Times dense* is the time for this relative to dense updates. Both are measured in turns,
-in CPU time of all threads; the minimum counts, since other load can only slow them down. Payloads are made once.
+Payloads of updates of normal numbers are read in batches as large as a round's (`fedping.server_jobs.round.shard`), and
+their moments computed. *Times dense* is the time for this relative to dense updates. Both are measured in turns, in CPU
+time of all threads; the minimum counts, since other load can only slow them down. Payloads are made once.
 """
 
 from __future__ import annotations

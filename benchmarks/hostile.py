@@ -4,8 +4,8 @@
 
 Starts a real ingest with a study of eight weights, posts a mix of hostile requests drawn from the seed, keeps slow
 connections open at the same time (headers, bodies and idle connections that send a byte now and then), and sends an
-honest ping every tenth of a second. The exit code is 1 if memory exceeded the stated bound, an honest ping was lost,
-or an answer was a 5xx other than 503.
+honest ping every tenth of a second. The exit code is 1 if memory exceeded the stated bound, an honest ping was lost, or
+an answer was a 5xx other than 503.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@
         [--seeds 5]
     python -m benchmarks.hostile_studies --table FILE
 
-A study file is read as by `fedping study create`, which fills in safe defaults. Its line learns from synthetic users
-in memory, with one ping per client and round; for the private study, signs are summed without noise. Users of the
-studies of 2018 choose pages by the weights of firefox_study.toml, all other users by the models' reference weights.
-Each run appends a line of JSON to the file of ``--out``, and is skipped if it is already there; ``--table`` prints
-the tables of docs/robustness.md.
+A study file is read as by `fedping study create`, which fills in safe defaults. Its line learns from synthetic users in
+memory, with one ping per client and round; for the private study, signs are summed without noise. Users of the studies
+of 2018 choose pages by the weights of firefox_study.toml, all other users by the models' reference weights. Each run
+appends a line of JSON to the file of ``--out``, and is skipped if it is already there; ``--table`` prints the tables of
+docs/robustness.md.
 """
 
 from __future__ import annotations

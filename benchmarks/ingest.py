@@ -2,8 +2,8 @@
 
     python -m benchmarks.ingest [--json] [--seconds 8] [--rounds 3]
 
-A run measures single pings on the hot path, single pings through a plain Flask route with the same landing, and
-batches of 500 during compaction. Every accepted ping must be in Parquet at the end.
+A run measures single pings on the hot path, single pings through a plain Flask route with the same landing, and batches
+of 500 during compaction. Every accepted ping must be in Parquet at the end.
 """
 
 from __future__ import annotations

@@ -5,14 +5,14 @@
 Each seed draws K·n rows for the institutions and leaves the rest for the test. Features have mean 0 and deviation 1
 over the institutions' rows, as if the institutions had agreed on the scale. In every version, each institution sends
 one gradient at the version's weights, as computed by `fedping join` with protection
-(:mod:`fedping.client_sim.joining.answering`), and the server takes a step by the mean over rows. `local` protects
-each message by itself. In `sum` only the sum of the messages is visible, with the noise of a single message: each
+(:mod:`fedping.client_sim.joining.answering`), and the server takes a step by the mean over rows. `local` protects each
+message by itself. In `sum` only the sum of the messages is visible, with the noise of a single message: each
 institution adds a share of the noise, and institutions don't collude. δ is n^-1.1.
 
 `pooled` and `alone` are scikit-learn's models of all institutions' rows and of one institution's rows, without noise.
-Differences from `pooled` are taken for the same seed, with the standard error of their mean over the seeds. Seconds
-are CPU seconds of an answer, and bytes are the size of its ping as JSON. A table whose package is not installed is
-skipped with a message.
+Differences from `pooled` are taken for the same seed, with the standard error of their mean over the seeds. Seconds are
+CPU seconds of an answer, and bytes are the size of its ping as JSON. A table whose package is not installed is skipped
+with a message.
 """
 
 from __future__ import annotations

@@ -2,11 +2,10 @@
 
     python -m benchmarks.outcomes [--json] [--pings 20000] [--goes 5]
 
-A real ingest with one worker accepts the pings over HTTP, one per request and in batches of 500, and lands them when
-it stops. The cost is defined as in `benchmarks.unit_costs`: the CPU time of all of its processes, many pings minus
-few, so that its start doesn't count. The kinds take turns within one run, and the minimum of several repeats counts,
-since other load can only add to the cost. A ratio is the rate of a kind divided by the rate of lists without
-outcomes.
+A real ingest with one worker accepts the pings over HTTP, one per request and in batches of 500, and lands them when it
+stops. The cost is defined as in `benchmarks.unit_costs`: the CPU time of all of its processes, many pings minus few, so
+that its start doesn't count. The kinds take turns within one run, and the minimum of several repeats counts, since
+other load can only add to the cost. A ratio is the rate of a kind divided by the rate of lists without outcomes.
 """
 
 from __future__ import annotations

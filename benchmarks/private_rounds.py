@@ -2,12 +2,12 @@
 
     python -m benchmarks.private_rounds [--json] [--clients 200000] [--repeats 15] [--seed 1]
 
-Every client sends one ping of 22 weights, and arms are assigned by the clients' ids. The line without privacy takes
-the mean of the updates; a second one has the defaults of new studies: a clip, a guard, and figures of clients'
-influence. The private line uses the signs of all clients' updates, or those of one half, sampled secretly, whose
-rounds read half as many updates. The ways take turns, each round on a fresh store, after one turn to warm up. Seconds
-are CPU seconds, which other load disturbs less; ratios are between rounds of the same turn, reported as median and
-quartiles. `check before a round` is all that a private round does before it lists the landed pings, after 100 rounds.
+Every client sends one ping of 22 weights, and arms are assigned by the clients' ids. The line without privacy takes the
+mean of the updates; a second one has the defaults of new studies: a clip, a guard, and figures of clients' influence.
+The private line uses the signs of all clients' updates, or those of one half, sampled secretly, whose rounds read half
+as many updates. The ways take turns, each round on a fresh store, after one turn to warm up. Seconds are CPU seconds,
+which other load disturbs less; ratios are between rounds of the same turn, reported as median and quartiles. `check
+before a round` is all that a private round does before it lists the landed pings, after 100 rounds.
 """
 
 from __future__ import annotations
@@ -160,8 +160,7 @@ def _texts(places: np.ndarray, texts: tuple[str, ...]) -> pa.DictionaryArray:
 def a_round(where: Path, landed: Path, study: Study, helper: Helper | None = None) -> float:
     """Return the seconds of a round on a new store with its own landing folder, including the helper's seconds.
 
-    A round records its releases in the landing folder, and with another store, the line's next round would be
-    refused.
+    A round records its releases in the landing folder, and with another store, the line's next round would be refused.
     """
     with tempfile.TemporaryDirectory(dir=where) as folder:
         landing, store = Path(folder) / "landing", _store(Path(folder) / "store", study)

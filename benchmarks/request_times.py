@@ -3,8 +3,8 @@
     python -m benchmarks.request_times [--json] [--turns 1000]
 
 A worker's application accepts pings in this process, without HTTP and 128 at a time, with and without the clock, in
-turns that alternate every few milliseconds; medians of the CPU time of all threads are compared. With HTTP a ping
-costs more, so the clock's share of the cost is smaller than this ratio.
+turns that alternate every few milliseconds; medians of the CPU time of all threads are compared. With HTTP a ping costs
+more, so the clock's share of the cost is smaller than this ratio.
 """
 
 from __future__ import annotations

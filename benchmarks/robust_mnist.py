@@ -3,9 +3,9 @@
     python -m benchmarks.robust_mnist [--out FILE] [--seeds 3] [--partition alike] [--defence NAME]
     python -m benchmarks.robust_mnist --table FILE [--figure FILE]
 
-`experiments/robust_mnist.toml` has the model, the data and the attacks; rounds are computed in memory. Each run
-appends a line of JSON to the file of `--out`, and is skipped if it is already there. `--table` prints a file's
-tables: the test accuracy by attack and defence with 95 % intervals over the seeds. `--figure` draws them.
+`experiments/robust_mnist.toml` has the model, the data and the attacks; rounds are computed in memory. Each run appends
+a line of JSON to the file of `--out`, and is skipped if it is already there. `--table` prints a file's tables: the test
+accuracy by attack and defence with 95 % intervals over the seeds. `--figure` draws them.
 """
 
 from __future__ import annotations

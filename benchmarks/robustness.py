@@ -5,10 +5,10 @@
     python -m benchmarks.robustness --table FILE
     python -m benchmarks.robustness --cost [--users 200 --users 4000]
 
-`experiments/attacks.toml` has the model, its step sizes and the users; rounds are computed in memory. Each run
-appends a line of JSON to the file of `--out`, and is skipped if it is already there; `--table` prints a file's
-tables. `--cost` measures a round of each defence on random updates, without the clients' own work: its CPU time, the
-median of five, and the growth of the process' memory.
+`experiments/attacks.toml` has the model, its step sizes and the users; rounds are computed in memory. Each run appends
+a line of JSON to the file of `--out`, and is skipped if it is already there; `--table` prints a file's tables. `--cost`
+measures a round of each defence on random updates, without the clients' own work: its CPU time, the median of five, and
+the growth of the process' memory.
 """
 
 from __future__ import annotations

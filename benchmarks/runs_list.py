@@ -4,9 +4,9 @@
 
 Generates runs of one variant, like those of `fedping simulate`, and serves them with a separate `fedping dashboard`.
 Reports the time of the first page during the build of the index, and of the build; of the first page of a new server
-that finds the index (cold); of pages of a server that has answered before (warm): the default one, sorted by a
-metric, filtered, without groups, the last one, and the page of comparisons; and, with Chromium installed, of the
-first paint. The same is measured with a tenth of the runs, so that ratios can be read.
+that finds the index (cold); of pages of a server that has answered before (warm): the default one, sorted by a metric,
+filtered, without groups, the last one, and the page of comparisons; and, with Chromium installed, of the first paint.
+The same is measured with a tenth of the runs, so that ratios can be read.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m benchmarks.shards [--json] [--pings 1000000] [--rows-per-file 200000] [--repeats 5]
 
-Rounds run on the NumPy engine in one thread, which does the work of all tasks of a cluster, with the default clip of
-a study of 22 weights. Pings are landed as by ingest for a study of 16, 64 and 256 shards; some are then read with
-another number of shards, as after a change of the setting. The ways take turns; a ratio is the median over the turns.
+Rounds run on the NumPy engine in one thread, which does the work of all tasks of a cluster, with the default clip of a
+study of 22 weights. Pings are landed as by ingest for a study of 16, 64 and 256 shards; some are then read with another
+number of shards, as after a change of the setting. The ways take turns; a ratio is the median over the turns.
 """
 
 from __future__ import annotations

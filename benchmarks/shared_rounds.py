@@ -3,10 +3,10 @@
     python -m benchmarks.shared_rounds [--json] [--what rounds shares proofs] [--clients 100000] [--proven 10000]
                                        [--repeats 9] [--some 5000] [--seed 1]
 
-**rounds**: whole rounds with NumPy in one thread, over the Parquet files of clients that have sent a ping of 22
-weights each, compared with rounds of a private line without a helper, with the same clients and updates; in turns, as
-in `benchmarks.private_rounds`. The helper reads the request, opens and adds up the shares in one thread, and stores
-its answer on disk; the rest of the round is the leader's part. Request and answer are passed on in memory.
+**rounds**: whole rounds with NumPy in one thread, over the Parquet files of clients that have sent a ping of 22 weights
+each, compared with rounds of a private line without a helper, with the same clients and updates; in turns, as in
+`benchmarks.private_rounds`. The helper reads the request, opens and adds up the shares in one thread, and stores its
+answer on disk; the rest of the round is the leader's part. Request and answer are passed on in memory.
 
 **shares**: for each way of sealing, the costs of a client's share, for the client and for the helper, with 22 weights.
 

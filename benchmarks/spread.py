@@ -2,14 +2,14 @@
 
     python -m benchmarks.spread [--json] [--clients 100000 1000000] [--executors 0 1 2] [--seed 1]
 
-The study of 2018 has one iteration, in which each client searches about once, and one round; so there are about as
-many pings as clients. Users have 8 pages, so that a ping costs less than in ``benchmarks.simulate`` and other costs
-have more weight. Each row is a run of `fedping simulate` in a separate process, into a temporary folder: ``0``
-executors are one process with two threads, ``n`` are a ``local-cluster`` of n executors of one core each. The time
-includes that they start, receive our code and end. Equal weights verify that the results are the same.
+The study of 2018 has one iteration, in which each client searches about once, and one round; so there are about as many
+pings as clients. Users have 8 pages, so that a ping costs less than in ``benchmarks.simulate`` and other costs have
+more weight. Each row is a run of `fedping simulate` in a separate process, into a temporary folder: ``0`` executors are
+one process with two threads, ``n`` are a ``local-cluster`` of n executors of one core each. The time includes that they
+start, receive our code and end. Equal weights verify that the results are the same.
 
-Memory is sampled twice a second: the peak proportional set sizes of the command's process, of an executor's Python,
-and of all Java processes. CPU seconds are the total of all processes.
+Memory is sampled twice a second: the peak proportional set sizes of the command's process, of an executor's Python, and
+of all Java processes. CPU seconds are the total of all processes.
 """
 
 from __future__ import annotations

@@ -8,9 +8,8 @@ measured for the request's body, the journal before it is compacted, and the lan
 over landed files: the increase of their time per ping is the cost of a ping, and the rest is the fixed cost of a
 version.
 
-`firefox-2018` has pings of 22 weights as numbers; `million` has updates of 1,000,000 weights encoded by `steps` of
-size 2.
-Pass the output of `--json` to `fedping plan fleet --costs FILE` to plan with your own machine.
+`firefox-2018` has pings of 22 weights as numbers; `million` has updates of 1,000,000 weights encoded by `steps` of size
+2. Pass the output of `--json` to `fedping plan fleet --costs FILE` to plan with your own machine.
 """
 
 from __future__ import annotations

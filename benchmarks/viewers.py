@@ -2,9 +2,9 @@
 
     python -m benchmarks.viewers [--viewers 20] [--seconds 6] [--pairs 5]
 
-An ingest runs with its dashboard, on the same cores as the load. Each pair measures both cases in turn, in
-alternating order, so that a busy minute affects both; the ratios of the pairs are reported. A viewer reads the stream
-of the Live page like a browser, but draws nothing, since drawing happens on another machine.
+An ingest runs with its dashboard, on the same cores as the load. Each pair measures both cases in turn, in alternating
+order, so that a busy minute affects both; the ratios of the pairs are reported. A viewer reads the stream of the Live
+page like a browser, but draws nothing, since drawing happens on another machine.
 """
 
 from __future__ import annotations

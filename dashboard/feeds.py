@@ -62,8 +62,8 @@ class _Answer:
 class SharedReading:
     """Cache of the feeds' changes by position, each kept for ``tick`` seconds.
 
-    Pages that follow one feed are nearly always at the same position, so a hundred of them cost one reading. Feeds
-    are read one at a time, so that the dashboard never uses more than one core.
+    Pages that follow one feed are nearly always at the same position, so a hundred of them cost one reading. Feeds are
+    read one at a time, so that the dashboard never uses more than one core.
     """
 
     tick: float
@@ -192,7 +192,7 @@ def _event(kind: str, position: str | None, data: object) -> bytes:
 
 
 def last_lines(file: Path, most: int) -> list[bytes]:
-    """Return the lines in the last ``most`` bytes of a file, from the first whole line on; empty if the file is missing.
+    """Return the lines in the last ``most`` bytes of a file, from the first whole line on; empty for a missing file.
 
     The last line is empty, or the beginning of a line that is still being written.
     """

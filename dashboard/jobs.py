@@ -1,7 +1,7 @@
 """Jobs: queued commands, each with a folder and a process of its own.
 
-waiting    exists while the job waits for its turn; contains the time of queueing (nanoseconds since 1970)
-...        and the files of `fedping.experiments.run_process`
+    waiting    exists while the job waits for its turn; contains the time of queueing (nanoseconds since 1970)
+    ...        and the files of `fedping.experiments.run_process`
 
 All state is in files, so several processes may share a queue's folder, and may start and end at any time. A job that
 ends starts the next one itself, so no server is needed.

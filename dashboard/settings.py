@@ -26,8 +26,8 @@ class DashboardSettings:
         port: the port to listen on.
         token: the token that visitors must present; None admits everybody, which is allowed on loopback only.
         token_is_ours: whether the dashboard made the token itself, so that it has to show the token to users.
-        hosts: accepted host names, in addition to those of loopback, for requests without a login or by the proxy
-            that names the visitors.
+        hosts: accepted host names, in addition to those of loopback, for requests without a login or by the proxy that
+            names the visitors.
         viewers: maximum number of pages that are kept up to date by an open connection; the others poll.
         runs_at_once: maximum number of runs at a time; the others wait.
         refresh: minutes between recounts of the studies as interim looks; None for no recounts.

@@ -1,8 +1,8 @@
 """The team of a dashboard: readers, analysts and operators, identified by a token or by a proxy's header.
 
 The team is one JSON file, which ``fedping dashboard team`` writes. It stores only the SHA-256 of each token: a token is
-24 random bytes, which can't be guessed from its digest. The file is read again when it changes, so that a removal
-takes effect at the next request.
+24 random bytes, which can't be guessed from its digest. The file is read again when it changes, so that a removal takes
+effect at the next request.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Cuts requirements.lock down to the packages that an image needs, with the same versions and hashes.
 
 ``python deploy/locked.py ingest`` prints an image's part, by the names in ``images.json``; it needs only Python,
-because an image's build has nothing else yet. ``python deploy/locked.py --write`` updates these names from the
-packages that are installed here; run it after `make lock`.
+because an image's build has nothing else yet. ``python deploy/locked.py --write`` updates these names from the packages
+that are installed here; run it after `make lock`.
 """
 
 from __future__ import annotations

@@ -152,12 +152,12 @@ def _number_pair(row: list[Any], source: str) -> tuple[float, float]:
 
 
 MOST_USERS = 10**12
-"""Maximum number of users in a plan: a hundred times mankind, and few enough for exact counts in simulations."""
+"""Maximum number of users in a plan: a hundred times the world's population, with exact counts in simulations."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Design:
-    """A planned study; "users" means pings if a ping is one value.
+    """A planned study; "users" means pings if each ping is a value.
 
     Attributes:
         shares: the arms' shares of the enrolled users, in any unit. The first arm has the change and is compared with

@@ -179,7 +179,7 @@ class PowerRow(Struct, frozen=True, kw_only=True):
 
 
 class Least(Struct, frozen=True, kw_only=True):
-    """The smallest change in one direction that is shown; its fields are null if no change of the values is."""
+    """The smallest change in one direction that is shown; its fields are null if no possible change is shown."""
 
     direction: Literal["less", "more"]
     effect: EffectFigures | None

@@ -54,7 +54,7 @@ def write_figures(
     """Write every figure of a report as .png and as .svg, named by its key.
 
     Args:
-        verdict: what to report.
+        verdict: the verdict to report.
         histories: the study's lines over their rounds.
         folder: the folder, which is created if necessary; files of the same name are replaced.
         theme: the colours.
@@ -83,7 +83,7 @@ def write_page(verdict: Verdict, histories: Sequence[LineHistory], path: Path) -
     """Write the report atomically and return its path.
 
     Args:
-        verdict: what to report.
+        verdict: the verdict to report.
         histories: the study's lines over their rounds; empty if there is none.
         path: the file; replaced if it exists.
 
@@ -167,9 +167,9 @@ def _figure(plate: Plate | Gap) -> tuple[str, Markup | None, str]:
 def print_verdict(verdict: Verdict, console: Console, caution: str | None = None, *, verbose: bool = False) -> None:
     """Print a verdict; its sentence and its table come last.
 
-    A warning about the arms' sizes directly precedes the sentence. Between the sentence and the table are
-    ``caution``, a further reservation (:func:`fedping.analysis.report.rows.training_note`), and the note on the loss
-    of personal arms. With ``verbose``, all other tables, sentences and notes come first.
+    A warning about the arms' sizes directly precedes the sentence. Between the sentence and the table are ``caution``,
+    a further reservation (:func:`fedping.analysis.report.rows.training_note`), and the note on the loss of personal
+    arms. With ``verbose``, all other tables, sentences and notes come first.
     """
     if verbose:
         _print_rest(verdict, console)

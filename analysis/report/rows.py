@@ -37,7 +37,7 @@ from fedping.protocol.ping import FRECENCY_UPDATE
 
 
 def report_tables(verdict: Verdict) -> list[Table]:
-    """Return the tables of a report after the verdict's, in order."""
+    """Return the tables that follow the verdict's table in a report, in order."""
     return [
         sizes_table(verdict),
         *([lift_table(verdict)] if about_outcomes(verdict) else []),

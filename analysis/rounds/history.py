@@ -78,8 +78,8 @@ class RoundTraffic:
     Attributes:
         iterations: the current version in each round, shape (n,).
         ended_ms: the time up to which pings had landed (Unix ms), shape (n,).
-        arms: the number of pings in each iteration, shape (n,), by the name of the arm; only arms that follow the
-        line, in the study's order.
+        arms: the number of pings in each iteration, shape (n,), by the name of the arm; only arms that follow the line,
+            in the study's order.
     """
 
     iterations: tuple[int, ...]

@@ -60,8 +60,8 @@ def still_landed(store: ModelStore, study: str, line: str) -> Iterator[Version]:
 def round_pings(landing: Place, study: Study, version: Version, columns: Sequence[str]) -> pa.Table:
     """Return columns of the pings that a round counted for a version.
 
-    A document counts once, where it is found first. Pings of other versions and pings whose loss is not finite are
-    left out. Texts are returned as strings.
+    A document counts once, where it is found first. Pings of other versions and pings whose loss is not finite are left
+    out. Texts are returned as strings.
 
     Raises:
         FedpingError: the study's pings lack this column, or a file that the round read is missing or damaged.

@@ -67,9 +67,9 @@ def subsample_errors(
 ) -> SubsampleErrors:
     """Draw subsamples of an iteration's pings, and compare each with all pings.
 
-    Updates are averaged by the line's votes (one per client, ping or example), losses with one vote per example.
-    Drawn without replacement, as in the thesis, a subsample with a large share of the pings is close to all pings for
-    this reason alone. Drawn with replacement, the pings represent the larger population behind them.
+    Updates are averaged by the line's votes (one per client, ping or example), losses with one vote per example. Drawn
+    without replacement, as in the thesis, a subsample with a large share of the pings is close to all pings for this
+    reason alone. Drawn with replacement, the pings represent the larger population behind them.
 
     Args:
         pings: the pings that the round used.
@@ -105,8 +105,8 @@ def subsample_quality(
 ) -> SubsampleQuality:
     """Draw subsamples of every iteration of a line, from the pings that its rounds used.
 
-    An iteration's draws depend only on the seed and the iteration's number. One iteration's updates are in memory at
-    a time.
+    An iteration's draws depend only on the seed and the iteration's number. One iteration's updates are in memory at a
+    time.
 
     Raises:
         StoreError: there is no such study or line, or a version cannot be read.

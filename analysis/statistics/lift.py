@@ -1,7 +1,7 @@
 """The lift of an arm over another: the relative difference of two means or ratios, with an interval.
 
-Everything is computed from sums over clients; each client counts once. A mean is the ratio Σy / Σd with d = 1 for
-every client, so the same formulas serve for both:
+Everything is computed from sums over clients; each client counts once. A mean is the ratio Σy / Σd with d = 1 for every
+client, so the same formulas serve for both:
 
 - **Ratio** R = Σy / Σd. Its variance is the variance of the mean of u = (y - R d) / mean(d) over clients (delta method
   with clients as clusters; Deng, Knoblich and Lu 2018).
@@ -9,9 +9,9 @@ every client, so the same formulas serve for both:
   quantile q is that of the difference's interval, so the interval of L excludes 0 exactly if that of the difference
   does.
 - **Adjustment** by clients' earlier values (CUPED; Deng, Xu, Kohavi and Walker 2013): w = x - R₀ e, where x and e are y
-  and d of the time before and R₀ is Σx / Σe of both arms. The slope is one, within arms. A client without values of
-  the time before has w = 0, the mean of w. Both arms' adjusted values share the slope and R₀, which makes them
-  dependent: the interval has their covariance. The error of the estimated slope is of a lower order, and neglected.
+  and d of the time before and R₀ is Σx / Σe of both arms. The slope is one, within arms. A client without values of the
+  time before has w = 0, the mean of w. Both arms' adjusted values share the slope and R₀, which makes them dependent:
+  the interval has their covariance. The error of the estimated slope is of a lower order, and neglected.
 - **Cap**: values above the value of rank ⌈share · N⌉ over the clients of all arms count as that value. All arms share
   one cap: separate caps would move one arm's mean more than another's.
 """
@@ -45,10 +45,10 @@ class Level:
     Attributes:
         value: the estimate.
         variance: the estimate's variance.
-        part: the arm's contribution to the variance of the arms' difference; differs from ``variance`` if the arms
-            are dependent.
+        part: the arm's contribution to the variance of the arms' difference; differs from ``variance`` if the arms are
+            dependent.
         clients: the number of clients.
-        others: the number of clients without the most common value; for a ratio, of those whose y is not 0.
+        others: the number of clients without the most common value; for a ratio, the number whose y is not 0.
     """
 
     value: float
@@ -71,7 +71,7 @@ class ClientTotals:
 
     Attributes:
         clients: number of clients.
-        others: number of clients without the most common value; for a ratio, of those whose y is not 0.
+        others: number of clients without the most common value; for a ratio, the number whose y is not 0.
         sums: Σy, Σd, Σx, Σe, shape (4,).
         products: the sums of all products of two of the four, shape (4, 4).
         centre: value subtracted from y and x for each unit of d and e, against cancellation.
@@ -143,7 +143,7 @@ DIFFERENT = 3.2905
 
 
 def adjusted(a: ClientTotals, b: ClientTotals) -> tuple[Level, Level, float, Adjustment] | None:
-    """Return both arms, adjusted by the time before, their covariance, and the effect of the adjustment.
+    """Return both arms adjusted by the time before, the arms' covariance, and the effect of the adjustment.
 
     Returns:
         None if there are no values of the time before, or if they are the same for all clients.
@@ -216,7 +216,7 @@ class Lift:
         difference: first minus second.
         relative: first / second - 1; NaN if the second is not above 0.
         reason: why ``relative`` has no interval; None if it has one. With too few clients, ``difference`` has none
-        either.
+            either.
     """
 
     difference: Estimate
@@ -280,7 +280,7 @@ def fieller(a: tuple[float, float], b: tuple[float, float], covariance: float, q
 
 
 def cap_of(counts: ValueCounts, share: float) -> float:
-    """Return the value of rank ⌈share · N⌉.
+    """Return the value of rank ⌈share · N⌉, the cap on all values.
 
     Raises:
         ValueError: there is no value.

@@ -7,14 +7,13 @@ with 100 looks, in two of five studies without any difference. A confidence sequ
 once. Source: Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas, "Time-uniform central limit theory and asymptotic
 confidence sequences" (2024), theorem 2.2 and appendix on the choice of ρ.
 
-The sequence for bounded values is exact from the first client on. For values in [0, 1] of mean m, and a fraction 0 <
-θ < 1, the products of 1 + θ (x / m - 1) over the clients so far are a nonnegative martingale of expectation 1: the
-wealth of a bet that the mean is larger than m. Their average over several θ is such a martingale too. The order of
-clients does not matter, so value counts suffice. By Ville's inequality, the probability that the wealth ever reaches
-1 / α is at most α. Reflected values bet on a smaller mean, and
-the product of two arms' wealths bets on a difference; the common mean is unknown, so the least product over all means
-counts. Source: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting" (2023), section 4;
-mixtures over θ instead of its predictable bets.
+The sequence for bounded values is exact from the first client on. For values in [0, 1] of mean m, and a fraction 0 < θ
+< 1, the products of 1 + θ (x / m - 1) over the clients so far are a nonnegative martingale of expectation 1: the wealth
+of a bet that the mean is larger than m. Their average over several θ is such a martingale too. The order of clients
+does not matter, so value counts suffice. By Ville's inequality, the probability that the wealth ever reaches 1 / α is
+at most α. Reflected values bet on a smaller mean, and the product of two arms' wealths bets on a difference; the common
+mean is unknown, so the least product over all means counts. Source: Waudby-Smith and Ramdas, "Estimating means of
+bounded random variables by betting" (2023), section 4; mixtures over θ instead of its predictable bets.
 """
 
 from __future__ import annotations
@@ -110,8 +109,8 @@ def confidence_sequence(
 ) -> Estimate:
     """Estimate mean(a) - mean(b), with an interval that is valid at all looks together.
 
-    The interval is valid if an observation, once counted, never changes and the next one is a new client: one value
-    per client, fixed at its first interaction. It is about 50 % wider than an interval for a single look. If
+    The interval is valid if an observation, once counted, never changes and the next one is a new client: one value per
+    client, fixed at its first interaction. It is about 50 % wider than an interval for a single look. If
     :func:`decides` is false, it is infinite; :func:`bounded_sequence` is exact from the first client on, for values
     with known bounds.
 
@@ -149,7 +148,7 @@ FRACTIONS: Floats = 2.0 ** (-np.arange(1, 27) / 2)
 """Betting fractions, shape (26,): from .71, which shows large effects in few clients, to 1e-4, for millions."""
 
 _CELLS = 2**20
-"""Maximum number of numbers in memory at a time, for any number of distinct values."""
+"""Maximum size of arrays in memory at a time, for any number of distinct values."""
 
 _POINTS, _ZOOMS = 33, 4
 

@@ -105,7 +105,7 @@ ALARM = 0.001
 """The p-value below which sizes count as mismatched; small, because the check runs at every look at every study."""
 
 _FAR = 300.0
-"""Half of the statistic from which on the continued fraction is used, which converges at once there."""
+"""Threshold on half the statistic, above which the continued fraction is used; there it converges at once."""
 
 _TERMS = 50
 

@@ -183,8 +183,8 @@ def rank_interval(test: MannWhitney, confidence: float) -> Estimate:
     """Return the probability of superiority with the interval that excludes 0.5 exactly if the test rejects.
 
     Its half-width is the distance from 0.5 at which the test of level 1 - confidence rejects (corrected for ties and
-    continuity), so it decides as the test does. Far from 0.5, :func:`superiority` has the better interval, because
-    the test's standard error assumes equal arms.
+    continuity), so it decides as the test does. Far from 0.5, :func:`superiority` has the better interval, because the
+    test's standard error assumes equal arms.
 
     Raises:
         ValueError: the confidence is out of range.
@@ -287,7 +287,7 @@ def hodges_lehmann(a: ValueCounts, b: ValueCounts, confidence: float = 0.95) -> 
 
     The interval is the distribution-free one of the Mann-Whitney test (Hollander and Wolfe, 4.3), including both ends
     and without tie correction: with ties its coverage is at least the stated one. Estimate and bounds are differences
-    that occur (or the midpoint of two), so for counted metrics they are multiples of a whole step.
+    that occur (or the midpoint of two), so for counted metrics the shift changes in whole steps.
 
     Raises:
         ValueError: an arm is empty, or the confidence is out of range.

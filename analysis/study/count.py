@@ -1,8 +1,8 @@
 """Counts a study on Spark, with a single shuffle by client.
 
-Each client's pings are brought together once. Then copies of a document are dropped and clients are summed up, and
-only counts by value are sent to the driver. Ids are compared by 64-bit hashes: among ten million clients, two have
-the same hash with a probability of 3 in a million, and a document is compared only with documents of the same client.
+Each client's pings are brought together once. Then copies of a document are dropped and clients are summed up, and only
+counts by value are sent to the driver. Ids are compared by 64-bit hashes: among ten million clients, two have the same
+hash with a probability of 3 in a million, and a document is compared only with documents of the same client.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ def _beginnings(reading: Reading, study: Study, landing: Place) -> DataFrame:
 
 
 def _settled(pings: DataFrame, days: int) -> DataFrame:
-    """Return the pings without those of each client's first ``days`` days, from the hour of its first ping."""
+    """Return the pings after each client's first ``days`` days, counted from the hour of its first ping."""
     from pyspark.sql import functions as F  # noqa: N812
 
     return pings.where(F.col("received") >= (F.col("begun").cast("bigint") + 24 * days) * HOUR_MS) if days else pings
@@ -272,8 +272,8 @@ def _documents(
 ) -> DataFrame:
     """Return one row per document; copies of a document are identical, so any of them is taken.
 
-    An excluded document never replaces an included one: it counts as a separate document. Milliseconds and document
-    ids take most of the memory, and are kept only if a client's pings have to be ordered.
+    An excluded document never replaces an included one: it counts as a separate document. Milliseconds and document ids
+    take most of the memory, and are kept only if a client's pings have to be ordered.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -293,7 +293,7 @@ def _documents(
 def _before(
     reading: Reading, study: Study, landing: Place, metrics: Sequence[Metric], clients: DataFrame
 ) -> DataFrame | None:
-    """Return a row (client, bn, b0, ...) of number and sums per client with a counted ping before version 1.
+    """Return a row (client, bn, b0, ...) per client with counted pings before version 1: their number and sums.
 
     For the given clients, only pings before their first one in the window count: a client that later has no version
     again was treated by then. None if no such ping has landed.
@@ -322,9 +322,9 @@ def _clients(
 ) -> DataFrame:
     """Return a row per client: arm (null if several), pings, duplicates, n, since, begun, s0, ..., f0, ..., g0, ...
 
-    ``n`` is the client's number of selections, ``since`` the hour of the first one, ``begun`` the hour of the
-    client's first ping in the study; s0 and f0 are the sum and the first value of the first metric, and g0 is the
-    group in the first segment. With ``times``, first and last are the times of the first and the last ping.
+    ``n`` is the client's number of selections, ``since`` the hour of the first one, ``begun`` the hour of the client's
+    first ping in the study; s0 and f0 are the sum and the first value of the first metric, and g0 is the group in the
+    first segment. With ``times``, first and last are the times of the first and the last ping.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -436,8 +436,8 @@ def _parts(
     """Return rows (segment, number, arm, n, m0, v0, ...): moments of the clients' means in each part of the pings.
 
     Segment 0 is time, whose parts are numbered by their first hour; the last is the clients' own time in the study,
-    numbered by weeks (`WEEKS`). ``ends`` are, by arm, the bounds to which clients' means in a part are moved; None
-    for no bounds.
+    numbered by weeks (`WEEKS`). ``ends`` are, by arm, the bounds to which clients' means in a part are moved; None for
+    no bounds.
     """
     from pyspark.sql import functions as F  # noqa: N812
 

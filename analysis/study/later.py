@@ -1,9 +1,9 @@
-"""Counts of later outcomes on Spark, with one value per client: its total in the hours after its first ping.
+"""Counts of later outcomes on Spark, with one value per client: the total in the hours after its first ping.
 
-A client is *ripe* for an outcome once the hours within which the outcome counts have passed since its first ping.
-Only ripe clients are compared. Among other clients, earlier purchases would look like more purchases, and values
-still change, which invalidates a sequence of looks. A ripe client without an outcome counts as 0. Times are times of
-receipt, by the server's clock.
+A client is *ripe* for an outcome once the hours within which the outcome counts have passed since its first ping. Only
+ripe clients are compared. Among other clients, earlier purchases would look like more purchases, and values still
+change, which invalidates a sequence of looks. A ripe client without an outcome counts as 0. Times are times of receipt,
+by the server's clock.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class LaterOutcomes:
         return F.col("arm").eqNullSafe(F.col("own"))
 
     def _before(self) -> Column:
-        """Return whether an outcome came before the hour of its client's first ping, as if that ping was delayed."""
+        """Return whether an outcome came before the hour of its client's first ping, which may have been delayed."""
         from pyspark.sql import functions as F  # noqa: N812
 
         return F.col("received") < F.floor(F.col("first") / HOUR_MS) * HOUR_MS

@@ -1,7 +1,7 @@
 """The subject of an analysis: the metrics of a study, and the pings that it covers.
 
-All metrics are over the pings with an example (`fedping.protocol.ping`). An interaction has an example if it ended
-with a selection: without a selection there is no rank, the loss is 0 by definition, and the typed text found nothing.
+All metrics are over the pings with an example (`fedping.protocol.ping`). An interaction has an example if it ended with
+a selection: without a selection there is no rank, the loss is 0 by definition, and the typed text found nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Metric:
         bounds: the least and the greatest possible value, fixed before any ping; None if there are none, or if they lie
             far from the measured values (`NEAR`).
         wide: bounds of an outcome that lie far from the measured values; an interim look uses them in addition to an
-        interval for many clients.
+            interval for many clients.
         later: hours within which a later outcome counts; None for values in pings themselves. A client's value is then
             its total in the hours from its first ping on, 0 without any outcome.
         any: whether a client's value is 1 if any of its later outcomes is true, instead of their total.
@@ -175,8 +175,8 @@ def measured_by(document: DocumentType) -> Measured:
 NEAR = 100
 """The greatest distance between bounds that count as a metric's known bounds.
 
-Wider bounds, such as the 0 to 1,000 of a new study's ranks, only serve to reject false claims. An interval that
-allows for every value within them needs many times as many clients (for ranks near 3, about ninety times).
+Wider bounds, such as the 0 to 1,000 of a new study's ranks, only serve to reject false claims. An interval that allows
+for every value within them needs many times as many clients (for ranks near 3, about ninety times).
 """
 
 
@@ -375,9 +375,9 @@ MOST_DAYS = 3_650
 class Window:
     """The pings of versions ``first`` to ``last`` that were received from ``since`` on and before ``until``.
 
-    Times are milliseconds since 1970. All four are optional; for a frozen version, ``first`` and ``last`` are both
-    its number. ``settle`` is the number of first days of each client that are left out, counted from the receipt of
-    its first ping.
+    Times are milliseconds since 1970. All four are optional; for a frozen version, ``first`` and ``last`` are both its
+    number. ``settle`` is the number of first days of each client that are left out, counted from the receipt of its
+    first ping.
 
     Raises:
         InvalidSettings: the window ends before it begins, or the days are negative.

@@ -50,8 +50,8 @@ class Reading:
     """Reads landed files for Spark: the same files as rounds list, with the same verification.
 
     Files of a folder are verified here and then read by the JVM, which is faster. For a bucket the JVM would need a
-    connector and a key, so Python workers read it. In a worker, an unreadable file ends its task without an
-    exception, because Spark would retry the task and wrap the exception in a Java stack trace.
+    connector and a key, so Python workers read it. In a worker, an unreadable file ends its task without an exception,
+    because Spark would retry the task and wrap the exception in a Java stack trace.
     """
 
     def __init__(self, session: SparkSession, document: DocumentType) -> None:

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 HOUR_MS = 3_600_000
 
 IN_STUDY = "time in the study"
-"""The segment whose groups are parts of a client's time in the study; a declared segment can't contain a blank."""
+"""Name of the segment of parts of the clients' time in the study; declared names can't contain a blank."""
 
 WEEKS = {0: "week 1", 1: "week 2", 2: "weeks 3 and 4", 4: "from week 5 on"}
 """The parts of a client's time in the study, by the number of weeks after its first ping at which they start.
 
-They become longer because a personal model learns fastest at first, while ever fewer clients are left to measure.
+The parts become longer because a personal model learns fastest at first, while ever fewer clients are left to measure.
 """
 
 Ends: TypeAlias = "tuple[tuple[float, float] | None, ...]"
@@ -40,7 +40,7 @@ class MetricTally:
         clients: one value per client, the mean over its pings.
         sums: sums over clients of their numbers of pings, sums of values, and products.
         first: each client's value in its first ping; None unless requested.
-        untrimmed: ``clients`` before it was winsorised; None if it was not.
+        untrimmed: the tally before it was winsorised; None if it was not.
         totals: the sums that an adjustment by the time before needs; None unless requested.
 
     A later outcome has no values of pings: ``pings`` is empty.

@@ -56,7 +56,7 @@ NO_CAPS: Mapping[str, float] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class ClientLevel:
-    """A comparison with one value per client, its mean over its interactions. The verdict is reached at this level.
+    """A comparison with one value per client, the mean over its interactions; the verdict is reached at this level.
 
     A client's pings are not independent: they share a person, a history and a habit. A test that counts each ping
     treats one person's forty searches as forty people's, and finds differences that don't exist.

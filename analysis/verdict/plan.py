@@ -82,7 +82,7 @@ class Plan:
 
     @property
     def confidence(self) -> float:
-        """The confidence of each interval with which all intervals hold at once with probability 1 - alpha."""
+        """The confidence of each interval, chosen so that all intervals hold at once with probability 1 - alpha."""
         return 1 - self.alpha / self.tests
 
 
@@ -113,7 +113,7 @@ DEFAULT_METRICS = tuple(metric.name for metric in METRICS[:2])
 
 
 class Asked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A question about a study as asked, with names that are not yet resolved.
+    """A question about a study as given, with names that are not yet resolved.
 
     Attributes:
         metrics: names of the metrics to compare.

@@ -1,7 +1,7 @@
 """The effect so far: the result of an interim look at the end of each part of the time.
 
-Each estimate is over the first values of the clients that had arrived by then, and its interval is valid at all
-looks. The last estimate is the interim look itself.
+Each estimate is over the first values of the clients that had arrived by then, and its interval is valid at all looks.
+The last estimate is the interim look itself.
 """
 
 from __future__ import annotations

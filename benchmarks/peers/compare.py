@@ -5,14 +5,14 @@
     python -m benchmarks.peers.compare --one-core [--turns 5] [--steps 1] ...
 
 Every framework is installed in its own environment below ``build/peers``, at its first run. All do the same work
-(`benchmarks.peers.work`) on the same data, verified by the digest of the final weights. A round's time is the median
-of all rounds but the first, without the start of the program. Memory is the total of a framework's processes, data
+(`benchmarks.peers.work`) on the same data, verified by the digest of the final weights. A round's time is the median of
+all rounds but the first, without the start of the program. Memory is the total of a framework's processes, data
 included. Lines are the lines that a user has to write.
 
-``--one-core`` compares fedping, with NumPy and with ``engine = "jax"``, with JAX in three ways: one round per call,
-20 rounds per call, and chunks of 10 clients. All run on one core, and a round's CPU time counts, which other load
-disturbs less. They run in turns; ratios and speeds are medians over the turns. ``--steps`` is a client's number of
-steps in a round. ``--here`` runs JAX with this interpreter, where it must be installed, instead of installing it.
+``--one-core`` compares fedping, with NumPy and with ``engine = "jax"``, with JAX in three ways: one round per call, 20
+rounds per call, and chunks of 10 clients. All run on one core, and a round's CPU time counts, which other load disturbs
+less. They run in turns; ratios and speeds are medians over the turns. ``--steps`` is a client's number of steps in a
+round. ``--here`` runs JAX with this interpreter, where it must be installed, instead of installing it.
 """
 
 from __future__ import annotations

@@ -3,10 +3,9 @@
     python -m benchmarks.peers.compression [--vectors learned|million|normal|sparse] [--clients 4] [--draws 64]
                                            [--peers FedJAX FLSim] [--python FedJAX=BINARY] [--json]
 
-The vectors are updates of 10,345 weights that clients of `experiments/papers/hartmann_2018_compression.toml` learn
-from version 0; updates of clients of `hartmann_2018_million.toml`; as many normal numbers; or 22 weights with two
-nonzero ones, for which one rotation isn't enough. Every way gets each vector ``--draws`` times. The printed columns
-are
+The vectors are updates of 10,345 weights that clients of `experiments/papers/hartmann_2018_compression.toml` learn from
+version 0; updates of clients of `hartmann_2018_million.toml`; as many normal numbers; or 22 weights with two nonzero
+ones, for which one rotation isn't enough. Every way gets each vector ``--draws`` times. The printed columns are
 
 - *said*: bits per weight as the framework counts them; for fedping, bits of the actual payload;
 - *handed on*: bits per weight that the framework passes from its client to its server, and the same through zlib;

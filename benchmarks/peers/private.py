@@ -3,18 +3,18 @@
     python -m benchmarks.peers.private [--models logistic network] [--clients 100] [--rounds 20] [--clip 0.05]
                                        [--noise-multiplier 10] [--turns 6] [--python BINARY] [--json]
 
-All clients take one step in every round (`benchmarks.peers.work`), whose norm is clipped to ``--clip``. Their sum
-gets Gaussian noise of ``--noise-multiplier`` times the clip bound, and is divided by the number of clients. Each
-framework trains with and without privacy, in turns; the noise differs between turns, the data don't. pfl-research is
-installed in its own environment (`benchmarks.peers.environments`), or run with the interpreter ``--python``.
+All clients take one step in every round (`benchmarks.peers.work`), whose norm is clipped to ``--clip``. Their sum gets
+Gaussian noise of ``--noise-multiplier`` times the clip bound, and is divided by the number of clients. Each framework
+trains with and without privacy, in turns; the noise differs between turns, the data don't. pfl-research is installed in
+its own environment (`benchmarks.peers.environments`), or run with the interpreter ``--python``.
 
 Prints accuracy and loss on examples of clients that don't train, with the 95 % t interval over the turns, the
 difference between ours and theirs, and a round's CPU seconds on one core, the median of all turns. The exit code is 1
 if the results without privacy differ, and 2 if pfl-research cannot be installed or fails.
 
 The noise on a weight is the same in both. Our noise is discrete Gaussian, as in published rounds, but drawn from a
-seed; theirs is continuous. Our noise also covers the loss, the top choice and the number of clients, which
-pfl-research doesn't release: for the same ε, our noise on a weight would be √(1 + 3/16) times as large.
+seed; theirs is continuous. Our noise also covers the loss, the top choice and the number of clients, which pfl-research
+doesn't release: for the same ε, our noise on a weight would be √(1 + 3/16) times as large.
 """
 
 from __future__ import annotations

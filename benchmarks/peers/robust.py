@@ -2,10 +2,10 @@
 
     python -m benchmarks.peers.robust [--clients 200] [--weights 22] [--python Flower=BINARY] [--python ByzFL=BINARY]
 
-The libraries' own functions run in their environments (`benchmarks.peers.environments`), or in those of ``--python``.
-A tenth of the clients sends values a million times as large, so only a robust result is near the honest mean. Printed
-are the CPU milliseconds (the minimum of five) and the largest difference of any weight from ours, relative to the
-largest weight of the result; the exit code is 1 if a difference is above 1e-6.
+The libraries' own functions run in their environments (`benchmarks.peers.environments`), or in those of ``--python``. A
+tenth of the clients sends values a million times as large, so only a robust result is near the honest mean. Printed are
+the CPU milliseconds (the minimum of five) and the largest difference of any weight from ours, relative to the largest
+weight of the result; the exit code is 1 if a difference is above 1e-6.
 
 ByzFL's Krum counts one neighbour more than the paper's, which equals ours with one hostile client less. Its geometric
 median takes three steps from 0 by default; it is compared with three and with a thousand steps.

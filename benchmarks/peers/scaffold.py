@@ -4,9 +4,9 @@
 
 All do the same work (`benchmarks.peers.work`) on the same data: every client takes a number of steps on all its
 examples in every round, by option II. Each runs on one core, and a round's time is its CPU time, the median of all
-rounds but the first. Memory is the total of all processes, data included. The weights of every round are compared
-with those of the plain loop, which is the paper's algorithm as written: a column has the first round in which they
-differ by more than 1e-3 of their norm.
+rounds but the first. Memory is the total of all processes, data included. The weights of every round are compared with
+those of the plain loop, which is the paper's algorithm as written: a column has the first round in which they differ by
+more than 1e-3 of their norm.
 """
 
 from __future__ import annotations

@@ -5,13 +5,13 @@
 
 Each client has an update; the servers compute the sum of the clients' vectors, the vectors of a private line, without
 seeing any single one. Flower's own workflow and mod run in its environment (`benchmarks.peers.environments`) or with
-the interpreter ``--python``, without its simulation engine: messages are passed on at once, as Flower's bytes. Ours
-are clients, leader and helper of a two-server line, without noise because SecAgg+ adds none; they pass on pings, a
-request and an answer as bytes. Neither uses a network or a disk, and neither sends the model.
+the interpreter ``--python``, without its simulation engine: messages are passed on at once, as Flower's bytes. Ours are
+clients, leader and helper of a two-server line, without noise because SecAgg+ adds none; they pass on pings, a request
+and an answer as bytes. Neither uses a network or a disk, and neither sends the model.
 
 SecAgg+ is measured with the settings of Flower's example (two neighbours hide a client's vector, and any two of three
-shares restore its key), and with half of the clients as neighbours, up to 50, two thirds of whose shares restore a
-key. ``--gone`` is the share of the clients that send nothing after the second stage; in ours they don't post a ping.
+shares restore its key), and with half of the clients as neighbours, up to 50, two thirds of whose shares restore a key.
+``--gone`` is the share of the clients that send nothing after the second stage; in ours they don't post a ping.
 
 Prints CPU seconds of the servers together and of each client; bytes to and from a client, without the headers of HTTP
 or gRPC; and the number of a client's answers. The ways run in turns, and the table has the medians. A round of Flower

@@ -1,7 +1,7 @@
 """Runs a round of Flower's SecAgg+ on a file of vectors, for `benchmarks.peers.secure`.
 
-Flower's own workflow and mod communicate over a grid that passes every message on at once, in Flower's serialized
-form. So no simulation engine, polling or network is involved.
+Flower's own workflow and mod communicate over a grid that passes every message on at once, in Flower's serialized form.
+So no simulation engine, polling or network is involved.
 """
 
 # mypy: ignore-errors

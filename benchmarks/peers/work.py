@@ -1,9 +1,9 @@
 """The work that all frameworks do: three models, synthetic clients that each take a step, and the mean over them.
 
-A client update is the gradient of the client's mean loss over all its examples at the round's model, times a rate;
-the server averages the clients' models, since all have the same number of examples. No framework compresses, clips or
-evaluates anything, except that private training (`benchmarks.peers.private`) clips and adds noise. This module
-imports only NumPy, since every framework's environment reads it.
+A client update is the gradient of the client's mean loss over all its examples at the round's model, times a rate; the
+server averages the clients' models, since all have the same number of examples. No framework compresses, clips or
+evaluates anything, except that private training (`benchmarks.peers.private`) clips and adds noise. This module imports
+only NumPy, since every framework's environment reads it.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Task:
         rounds: number of rounds.
         data: the folder of the clients' data.
         steps: number of a client's steps in a round, each on all its examples.
-        way: the way of computing rounds, if a framework has several: one ``round`` per call, a ``scan`` of many
-            rounds per call, ``chunk``, which adds up some clients at a time, and for fedping also ``compiled``.
+        way: the way of computing rounds, if a framework has several: one ``round`` per call, a ``scan`` of many rounds
+            per call, ``chunk``, which adds up some clients at a time, and for fedping also ``compiled``.
         one_core: whether the framework is confined to one core and CPU time is measured, instead of wall time.
         clip: maximum Euclidean norm of a client's movement in private training; else 0.
         noise_multiplier: in private training, the standard deviation of the noise on the sum, divided by ``clip``.

@@ -28,8 +28,8 @@ _EARLIEST = (1980, 1, 1, 0, 0, 0)
 def packed_files() -> dict[str, Path]:
     """Return the source of each file of the packed folder.
 
-    In the checkout, the extension's ``STAND_INS`` import the module above it. In the packed folder, the module
-    replaces them.
+    In the checkout, the extension's ``STAND_INS`` import the module above it. In the packed folder, the module replaces
+    them.
     """
     files = {path.relative_to(EXTENSION).as_posix(): path for path in EXTENSION.rglob("*") if _belongs(path)}
     for part in MODULE_PARTS:

@@ -2,10 +2,10 @@ r"""The list of changes that people made with the dashboard: who, when, what, be
 
     <n>.jsonl     lines of JSON, the oldest file first; the newest grows
 
-A change has two lines. The first is written before the change, so that a change that can't be recorded isn't made;
-the second has the outcome. If the process is killed in between, the outcome stays "unknown". A line is on disk before
-the request continues. An incomplete line, left by a killed process, is skipped. The number of files and their size
-are bounded; the oldest file is removed.
+A change has two lines. The first is written before the change, so that a change that can't be recorded isn't made; the
+second has the outcome. If the process is killed in between, the outcome stays "unknown". A line is on disk before the
+request continues. An incomplete line, left by a killed process, is skipped. The number of files and their size are
+bounded; the oldest file is removed.
 """
 
 from __future__ import annotations

@@ -66,8 +66,8 @@ class Now(Struct, frozen=True, kw_only=True):
     """The data about a line that can change without a new version.
 
     ``hint`` is the next step, if any; ``held`` is a version that waits for a decision; ``privacy`` is None unless the
-    line is private. The number of pings changes with every client that sends one. So ``landed`` omits it for a
-    private line, and ``ingest`` omits it in a ``discreet`` store, which has a private study.
+    line is private. The number of pings changes with every client that sends one. So ``landed`` omits it for a private
+    line, and ``ingest`` omits it in a ``discreet`` store, which has a private study.
     """
 
     newest: int
@@ -305,8 +305,8 @@ class Lines:
 class LineFeed:
     """The feed of a study's line; see :class:`fedping.dashboard.feeds.Feed`.
 
-    A position is ``<version>.<its mark>.<shown weights>.<present state>``: the page has the rows up to this version.
-    It is valid as long as the version and the selection of weights stay the same.
+    A position is ``<version>.<its mark>.<shown weights>.<present state>``: the page has the rows up to this version. It
+    is valid as long as the version and the selection of weights stay the same.
     """
 
     study: str

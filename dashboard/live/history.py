@@ -86,8 +86,8 @@ def step_of(count: int, most: int) -> int:
 class KnownLine:
     """Cache of the versions of a line; valid while the line exists.
 
-    ``numbers`` are the line's versions, ascending; ``unreadable`` maps each damaged version that was read to its
-    error message. Methods are called by one thread at a time (:class:`LineHistory` ensures this).
+    ``numbers`` are the line's versions, ascending; ``unreadable`` maps each damaged version that was read to its error
+    message. Methods are called by one thread at a time (:class:`LineHistory` ensures this).
     """
 
     def __init__(self, files: LineFiles) -> None:
@@ -146,7 +146,7 @@ class KnownLine:
         return len(self.numbers) <= self.most + NEWEST
 
     def page(self, after: int, over: Callable[[], bool]) -> Page:
-        """Return the selected rows after version ``after``, read until ``over()`` is true, but at least one if any exists."""
+        """Return the selected rows after version ``after``, read until ``over()`` is true, but at least one if any."""
         first = bisect_right(self.numbers, after)
         step = 1 if self._fits else step_of(len(self.numbers), self.most)
         newest = len(self.numbers) - NEWEST

@@ -7,8 +7,8 @@
     ...             and the files of a job
 
 Every requested count is kept, because the number of looks is part of the result. On a schedule, every study with new
-pings is counted as an interim look, by its last interim question or its own metrics. Only the newest of these looks
-are kept, because no result is corrected for their number.
+pings is counted as an interim look, by its last interim question or its own metrics. Only the newest of these looks are
+kept, because no result is corrected for their number.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ class Counts:
         folder: the folder of the counts; created when first needed.
         store: the model store.
         landing: the landing folder.
-        command: returns the command line that answers a question about a study; `fedping analyze` if None. With
-            another command, a count does not start the next one at its end.
+        command: returns the command line that answers a question about a study; `fedping analyze` if None. With another
+            command, a count does not start the next one at its end.
     """
 
     def __init__(self, folder: Path, store: Place, landing: Place, command: Command | None = None) -> None:

@@ -122,8 +122,8 @@ def _needs(one: Document, document: Document, effect: float) -> Needed:
 def clients_for(one: Document, document: Document, difference: float) -> int | None:
     """Return the number of clients, in both arms, at which a difference of means is shown with a power of 80 %.
 
-    None if the number is unknown or larger than :data:`MOST_CLIENTS`. Both arms are assumed to grow in proportion,
-    with an unchanged spread.
+    None if the number is unknown or larger than :data:`MOST_CLIENTS`. Both arms are assumed to grow in proportion, with
+    an unchanged spread.
     """
     n, limits = sum(one["per_client"]["n"]), _least(one, document)
     if limits is None:

@@ -4,8 +4,8 @@ The runs' files are authoritative. Every run has a stamp of its files (their tim
 that in the index, the run is read again before it is shown, and at the next scan of the folder. A damaged or deleted
 index, or one of another fedping version, is rebuilt. Several processes may share an index.
 
-A scan runs within a request up to a time limit, then continues in a thread. It reads the newest runs first, and
-pauses during requests.
+A scan runs within a request up to a time limit, then continues in a thread. It reads the newest runs first, and pauses
+during requests.
 """
 
 from __future__ import annotations

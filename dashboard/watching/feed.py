@@ -50,8 +50,8 @@ class Seen(NamedTuple):
 class RunFeed:
     """The feed of an experiment in the folder ``runs``, with one metric.
 
-    A change has the state of the experiment and, for each of its runs with news, the progress and the new points,
-    which replace the page's points if ``again``.
+    A change has the state of the experiment and, for each of its runs with news, the progress and the new points, which
+    replace the page's points if ``again``.
 
     Raises:
         UnknownRun: the experiment does not exist (any more).

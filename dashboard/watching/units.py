@@ -97,8 +97,8 @@ class Pace(NamedTuple):
 def seconds_left(units: Sequence[Pace]) -> float | None:
     """Return the estimated seconds left, at the present pace and parallelism; None before any round is over.
 
-    A variant without a finished round is given the mean pace of the others. A run that may stop early is assumed to
-    go on to its last round.
+    A variant without a finished round is given the mean pace of the others. A run that may stop early is assumed to go
+    on to its last round.
     """
     paces = _paces(units)
     if not paces:

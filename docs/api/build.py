@@ -2,9 +2,9 @@
 
     python -m docs.api.build [OUT [MODULE ...]]
 
-OUT is ``build/docs/api`` unless given. Each MODULE gets a page; without MODULE, each public module does. Public
-modules are the packages with an ``__all__``, whose pages have the names in it, and all modules of
-:mod:`fedping.protocol`. Modules that only the command line and the dashboard use are left out.
+OUT is ``build/docs/api`` unless given. Each MODULE gets a page; without MODULE, each public module does. Public modules
+are the packages with an ``__all__``, whose pages have the names in it, and all modules of :mod:`fedping.protocol`.
+Modules that only the command line and the dashboard use are left out.
 """
 
 import importlib

@@ -1,7 +1,7 @@
 """Settings of Sphinx for the site of the docs; :mod:`docs.site.build` builds it.
 
-The source folder is the repository, so that links from a page to any file work as on a forge. Pages are those of
-docs/ and a few of the top folder.
+The source folder is the repository, so that links from a page to any file work as on a forge. Pages are those of docs/
+and a few of the top folder.
 """
 
 from __future__ import annotations

@@ -62,8 +62,8 @@ class Distribution:
     def coarsened(self, most: int) -> Distribution:
         """Return a distribution of the same mean with about ``most`` values or fewer, by merging neighbours.
 
-        Merged groups have about equal probability, and a frequent value is not merged with rare ones, so that the
-        power of a rank test does not change measurably.
+        Merged groups have about equal probability, and a frequent value is not merged with rare ones, so that the power
+        of a rank test does not change measurably.
         """
         if len(self.values) <= most:
             return self
@@ -248,7 +248,7 @@ def _distance(superiority: float) -> float:
 
 
 CELLS_AT_A_TIME = 2**20
-"""Maximum number of numbers drawn at a time, which bounds the memory for any number of distinct values."""
+"""Maximum size of the arrays drawn at a time, which bounds the memory for any number of distinct values."""
 
 _AROUND = np.array([0.7, 0.85, 1.0, 1.15, 1.3])
 """Numbers of users, relative to the guess, at which power is simulated to find the right number."""
