@@ -147,7 +147,7 @@ def provenance(files: Iterable[Path], commit: str, version: str, repository: str
 
 
 def constraints(lock: str) -> str:
-    """Return the versions of the lock without its hashes, because pip rejects hashes for only some of the packages."""
+    """Return the versions of the lock without its hashes, which pip accepts only if all packages have them."""
     lines = (line.rstrip().removesuffix("\\").rstrip() for line in lock.splitlines())
     return "".join(f"{line}\n" for line in lines if line and not line.lstrip().startswith("--hash"))
 

@@ -64,7 +64,7 @@ SHAPES = {
 
 
 def network(convolve: Any) -> fedping.Network:
-    """Return the CNN with a convolution of (images, kernel)."""
+    """Return the CNN that uses ``convolve``, a function of (images, kernel)."""
     import jax
     from jax import numpy as jnp
 

@@ -107,7 +107,7 @@ def aggregate(engine: Engine, files: list[str], pings: int, rules: Rules) -> Rou
 
 
 def in_turns(ways: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    """Return the seconds of each way's repeats, which alternate with the others'; the first turn is not counted."""
+    """Return the seconds of each way's repeats; the ways take turns, and the first turn is not counted."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for repeat in range(repeats + 1):
         for name, way in ways.items():
@@ -207,7 +207,7 @@ def _same(one: object, other: object) -> None:
 
 
 def _driver_mb(run: Callable[[], object]) -> float | None:
-    """Return a run's increase of the driver's peak memory (this process without its JVM), in MB; Linux only."""
+    """Return the increase in MB of the driver's peak memory (this process without its JVM) by a run; Linux only."""
     status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
     if not reset.exists():
         return None

@@ -106,7 +106,7 @@ def measure_scipy(landing: Path, pings: int) -> tuple[list[Row], dict[tuple[str,
 
 
 def largest_difference(verdict: Verdict, p: dict[tuple[str, str, str], float]) -> float:
-    """Return the largest difference of log10 p by ping between ours and SciPy's, for p-values of SciPy's above 0."""
+    """Return the largest difference between our log10 p by ping and SciPy's, where SciPy's p is above 0."""
     ours = {(one.metric.name, *one.pair): one.pings.test.log10_p for one in verdict.comparisons if one.pings}
     return max(abs(ours[key] - math.log10(theirs)) for key, theirs in p.items() if theirs > 0)
 

@@ -2,8 +2,8 @@
 
     python -m benchmarks.browser [--json] [--pages 10000]
 
-The milliseconds have no comparison, since they are of the user's own browser. `tests/browser/benchmark.py` and
-`benchmark_typing.py` describe the measurements; the first also accepts `firefox`.
+There is no comparison, since the times, in milliseconds, are of the user's own browser. `tests/browser/benchmark.py`
+and `benchmark_typing.py` describe the measurements; the first also accepts `firefox`.
 """
 
 from __future__ import annotations

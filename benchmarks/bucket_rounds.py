@@ -69,7 +69,7 @@ http {{
 
 @dataclass(frozen=True)
 class Row:
-    """Costs of one way: median and fastest seconds, answered requests and megabytes, and the driver's peak in MB."""
+    """Costs of a round over bucket or folder: median and fastest seconds, requests, MB sent, and the driver's peak."""
 
     what: str
     seconds: float

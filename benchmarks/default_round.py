@@ -39,7 +39,7 @@ PLAIN = "plain"
 
 @dataclass(frozen=True)
 class Row:
-    """Medians of one way: wall seconds, CPU seconds, and the ratios to the plain round."""
+    """Median costs of a round: wall seconds, CPU seconds, and the ratios to the plain study's round."""
 
     what: str
     engine: str

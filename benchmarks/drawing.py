@@ -147,7 +147,7 @@ def follow(browser: Browser, url: str, store: ModelStore, study: Study, seconds:
 def judged(
     drawings: list[dict[str, float]], times: dict[int, float], took: float, busy: float, long: list[float]
 ) -> Followed:
-    """Return the delay of drawings after versions that were published at some times."""
+    """Return the delays of drawings; ``times`` are the versions' times of publication."""
     news = [one for k, one in enumerate(drawings) if k == 0 or one["newest"] > drawings[k - 1]["newest"]]
     waits = [1000 * (next(d["end"] for d in news if d["newest"] >= n) - at) for n, at in times.items()]
     lacking = [sum(at <= one["end"] for at in times.values()) - (one["newest"] - min(times) + 1) for one in news]

@@ -75,7 +75,7 @@ def study_of(upload: Upload, m: int) -> Study:
 
 
 def land(where: Path, study: Study, pings: int) -> float:
-    """Land pings of a number of clients, and return their size in MiB."""
+    """Land one ping per client, and return the pings' size in MiB."""
     line, rng = study.lines[0], np.random.default_rng(1)
     m = line.spec.m
     updates = (rng.standard_normal((DIFFERENT, m)) ** 3 * (rng.random((DIFFERENT, m)) < 0.5)).astype(np.float32)

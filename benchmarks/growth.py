@@ -43,7 +43,7 @@ CLIENTS_OF_NETWORKS, FEATURES, CLASSES = 100, 784, 10
 
 @dataclass(frozen=True)
 class Grown:
-    """Results of a size: clients and seconds per round, weights, and peak memory with the data's part of it, in MiB."""
+    """Results for one size: clients, weights, seconds per round, peak memory and the data's part of it in MiB."""
 
     clients: int
     weights: int

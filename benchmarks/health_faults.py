@@ -39,7 +39,7 @@ import ctypes, os, sys
 ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
-"""Starts Python without root's capability to write read-only files (PR_CAPBSET_DROP, CAP_DAC_OVERRIDE)."""
+"""Program that starts Python without root's capability to write read-only files (CAP_DAC_OVERRIDE)."""
 
 
 @dataclass

@@ -50,7 +50,7 @@ DRAGGED = {
 """Weights with large true values, by model, and the values that an attack drags them to."""
 
 DRIVEN = {"frecency-2018": {"typedVisitBonus": 20_000}, "linear-15": {"typedFirstBucket": 2_000}}
-"""A weight for each model that an attack drives far above its true value."""
+"""Weights that an attack drives far above their true values, by model."""
 
 ATTACKS: dict[str, dict[str, Any]] = {
     "others' mean turned around, × 10⁹": {"attack": "inner_product", "epsilon": 1e9},
@@ -128,7 +128,7 @@ def _said(value: Any) -> Any:
 
 
 def cells(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    """Yield the number of hostile clients and their attack, beginning with no attack."""
+    """Yield pairs of the number of hostile clients and their attack, beginning with no attack."""
     yield CLEAN, CLEAN
     for hostile in options.hostile or HOSTILE:
         for attack in options.attack or ATTACKS:

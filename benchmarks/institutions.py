@@ -1,4 +1,4 @@
-"""Accuracy that the protection of rows costs: K institutions with n rows each, at ε = 1, 3 and 8.
+"""Loss of accuracy by the protection of rows, for K institutions with n rows each, at ε = 1, 3 and 8.
 
     python -m benchmarks.institutions [--json] [--seeds 5] [--versions 20] [--rate 4] [--model logistic] [--table NAME]
 
@@ -111,7 +111,7 @@ class Divided:
 
 @dataclass(frozen=True)
 class Row:
-    """A way's accuracy at one ε over the seeds, in %, and its difference from pooled in points, with standard error."""
+    """A method's accuracy over the seeds at one ε, in %, and the difference from pooled with its standard error."""
 
     table: str
     model: str

@@ -1,4 +1,4 @@
-"""Synthetic landed pings from a seed: of one version in any number, or of a study whose clients and arms differ.
+"""Synthetic landed pings: any number of pings of one version, or those of a study whose clients and arms differ.
 
 The same seed lands the same rows in any number of files.
 """

@@ -42,7 +42,7 @@ class PlainFlask(Edge):
 
 
 class PlainFront(Front):
-    """A front that passes also pings to the Flask application."""
+    """A front that passes all requests, even pings, to the Flask application."""
 
     def _is_submitted(self, environ: dict[str, Any]) -> bool:
         return False

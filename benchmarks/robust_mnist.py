@@ -45,7 +45,7 @@ DEFENCES: dict[str, Raw] = {
     "buckets of 2, median": {"aggregate": {"by": "median"}, "bucketing": 2},
     "buckets of 2, Krum": {"aggregate": {"by": "krum", "hostile": 0.4}, "bucketing": 2},
 }
-"""Defences as settings of [server], by name; some get the share of hostile clients, or twice it with buckets."""
+"""Defences as settings of [server], by name; the assumed share of hostile clients is 0.2, or 0.4 with buckets."""
 
 Cell = tuple[str, str, str]
 """A cell of a table: partition, attack, defence."""

@@ -132,7 +132,7 @@ def figures_of(setup: Setup, problem: Problem, seed: int, metric: str) -> dict[i
 
 
 def cells(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    """Yield the number of hostile clients and their attack, beginning with no attack."""
+    """Yield pairs of the number of hostile clients and their attack, beginning with no attack."""
     yield CLEAN, CLEAN
     for hostile in options.hostile or HOSTILE:
         for attack in options.attack or ATTACKS:

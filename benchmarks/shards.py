@@ -38,7 +38,7 @@ BOUND = 5.0
 
 @dataclass(frozen=True)
 class Row:
-    """Result of a way: CPU seconds, and the ratio to 16 shards over files of 16 (median over the turns)."""
+    """Result for one of :data:`WAYS`: CPU seconds, and the ratio to 16 shards over files of 16 (median over turns)."""
 
     landed_for: int
     row_groups: int

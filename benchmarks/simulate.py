@@ -41,7 +41,7 @@ AT_NIGHT = 0.56
 
 @dataclass(frozen=True)
 class Cost:
-    """Costs of a size: pings of a run, wall seconds and CPU seconds of the fastest run, and peak memory in GiB."""
+    """Costs of one size: pings of a run, wall seconds and CPU seconds of the fastest run, and peak memory in GiB."""
 
     clients: int
     pings: int

@@ -100,7 +100,7 @@ def needed(requirements: Iterable[str]) -> list[str]:
 
 
 def of_images(project: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the names of the packages of each image; ``project`` is that table of pyproject.toml."""
+    """Return the names of the packages of each image; ``project`` is the table [project] of pyproject.toml."""
     return {image: needed(_requirements(project, extras)) for image, extras in EXTRAS.items()}
 
 

@@ -317,7 +317,7 @@ def _line(axes: Axes, x: Sequence[float], y: Sequence[float], colour: str, dashe
 DAY_MS = 86_400_000
 
 DAILY_AFTER_HOURS = 24 * 21
-"""Hours over which pings are drawn by hour; pings over a longer time are drawn by day."""
+"""Maximum hours of pings drawn by hour; pings over a longer time are drawn by day."""
 
 MOST_DAYS_NAMED = 10
 

@@ -67,7 +67,7 @@ OURS = (
 
 @dataclass(frozen=True)
 class Row:
-    """Results of one way of a framework: bits per weight, relative errors, and milliseconds per vector."""
+    """Results of a framework's compressor: bits per weight, relative errors, and milliseconds per vector."""
 
     framework: str
     way: str

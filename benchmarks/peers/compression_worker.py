@@ -14,7 +14,7 @@ import numpy as np
 
 
 def fedjax_ways(m):
-    """Return FedJAX's compressors: functions from a vector to the decoded one, bits per weight, and sent bytes."""
+    """Return FedJAX's compressors: vector in; decoded vector, bits per weight and sent bytes out."""
     import jax
     import jax.numpy as jnp
     from fedjax.aggregators import compression
@@ -48,7 +48,7 @@ def fedjax_ways(m):
 
 
 def flsim_ways(m):
-    """Return FLSim's channels: functions from a vector to the decoded one, bits per weight, and sent bytes."""
+    """Return FLSim's channels: vector in; decoded vector, bits per weight and sent bytes out."""
     import torch
     from flsim.channels.message import Message
     from flsim.channels.scalar_quantization_channel import ScalarQuantizationChannel, ScalarQuantizationChannelConfig
@@ -92,7 +92,7 @@ def flsim_ways(m):
 
 
 def main(library, vectors, found, draws):
-    """Write each way's result for each vector, repeated a number of times, to a file."""
+    """Write each compressor's result for each vector, repeated ``draws`` times, to a file."""
     sent = np.load(vectors)
     told = {}
     for name, way in {"FedJAX": fedjax_ways, "FLSim": flsim_ways}[library](sent.shape[1]).items():

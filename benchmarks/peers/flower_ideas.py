@@ -119,7 +119,7 @@ def train_any_steps(message: Message, context: Context) -> Message:
 
 
 class FedNova(FedAvg):
-    """Steps by the mean of normalised movements, times the mean number of steps (Wang et al. 2020)."""
+    """Adds the mean of normalised movements, times the mean number of steps, to the weights (Wang et al. 2020)."""
 
     def configure_train(self, server_round, arrays, config, grid):
         self.weights = arrays.to_numpy_ndarrays()

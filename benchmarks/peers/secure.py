@@ -101,7 +101,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class Row:
-    """The median costs of one way; ``why`` is the reason for missing ones."""
+    """The median costs of one protocol; ``why`` is the reason why costs are missing."""
 
     way: str
     clients: int
@@ -117,7 +117,7 @@ class Row:
 
     @classmethod
     def of(cls, way: str, clients: int, numbers: int, taken: list[Taken]) -> Row:
-        """Return the medians over the turns of a way."""
+        """Return a protocol's medians over the turns."""
 
         def median(name: str) -> float:
             return statistics.median(getattr(each, name) for each in taken)
@@ -273,7 +273,7 @@ def theirs(python: Path, vectors: NDArray[np.int64], of: Neighbours, gone: int, 
 
 
 def compared(python: Path, clients: int, d: int, options: argparse.Namespace) -> Iterator[Row]:
-    """Yield a row for each way; the ways are measured in turns.
+    """Yield a row for each protocol; the protocols are measured in turns.
 
     Raises:
         RuntimeError: Flower fails, or its sum differs from ours.
@@ -306,7 +306,7 @@ def compared(python: Path, clients: int, d: int, options: argparse.Namespace) ->
 
 
 class _Different(Exception):
-    """The sums of two ways differ."""
+    """The sums of two protocols differ."""
 
 
 def main() -> int:

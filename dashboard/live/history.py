@@ -51,7 +51,7 @@ READING_SECONDS = 0.15
 
 
 MOST_ROWS, LEAST_ROWS = 400, 60
-"""Approximate maximum of rows of a page, between 60 and 400: fewer if rows are large, such as those of many arms."""
+"""Approximate maximum number of rows on a page: 400, or fewer (at least 60) if rows are large, as with many arms."""
 
 MOST_VALUES = 60_000
 """Approximate maximum of values in the rows of a page: a megabyte of JSON."""

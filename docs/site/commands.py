@@ -27,7 +27,7 @@ has what they print with `--json`, their [exit codes](reference.md#exit-codes) a
 """
 
 _DEFAULT = re.compile(r"\[default:? (.*)\]\Z")
-"""Pattern for a default in a help text, for defaults that only the command knows."""
+"""Pattern for a default that a help text states because only the command knows it."""
 _ROOM = re.compile(r"[ \t]*\n[ \t]*")
 
 

@@ -27,7 +27,7 @@ include_patterns = ["docs/**.md", *TOP]
 exclude_patterns = [path.name for path in ROOT.iterdir() if path.name not in ("docs", *TOP)]
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", ".*")]
-"""Missing references that are no warning: annotations and docstrings name types and packages without a page."""
+"""References that may be missing without a warning: annotations and docstrings name types without a page."""
 
 autodoc_typehints_format = "short"
 autodoc_member_order = "bysource"
@@ -51,7 +51,7 @@ _FOLDER = re.compile(r"\[([^\]]*)\]\(([^)#:]+)\)")
 
 
 def with_contents(index: str) -> str:
-    """Return the index with a hidden table of contents for each of its lists, by which Sphinx finds pages."""
+    """Return the index with a hidden table of contents for each of its lists, so that Sphinx finds the pages."""
     groups: dict[str, list[str]] = {}
     for line in index.splitlines():
         if heading := _GROUP.match(line):
@@ -68,7 +68,7 @@ def without_folders(page: str, folder: Path) -> str:
 
 
 def as_rst(line: str) -> str:
-    """Return a line of a docstring with stars escaped, such as in ``*shape``, which would start emphasis."""
+    """Return a line of a docstring whose stars, as in ``*shape``, are escaped so that they don't start emphasis."""
     parts = line.split("``")
     parts[::2] = (_STAR.sub(r"\\*", part) for part in parts[::2])
     return "``".join(parts)
