@@ -406,7 +406,7 @@ class Window:
         return self.last is None or self.last >= 0 if folder == OLDER else self.holds(folder)
 
     def divides(self, folder: int) -> bool:
-        """Return whether a folder in reach may have pings outside the window, so that each ping must be checked."""
+        """Return whether a folder may have pings outside the window too, so that each ping must be checked."""
         return folder == OLDER and (self.first is not None or self.last is not None)
 
     @property

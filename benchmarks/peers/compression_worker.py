@@ -14,7 +14,10 @@ import numpy as np
 
 
 def fedjax_ways(m):
-    """Return FedJAX's compressors: vector in; decoded vector, bits per weight and sent bytes out."""
+    """Return FedJAX's compressors by name.
+
+    Each takes a vector and returns the decoded vector, the bits per weight and the sent bytes.
+    """
     import jax
     import jax.numpy as jnp
     from fedjax.aggregators import compression
@@ -48,7 +51,10 @@ def fedjax_ways(m):
 
 
 def flsim_ways(m):
-    """Return FLSim's channels: vector in; decoded vector, bits per weight and sent bytes out."""
+    """Return FLSim's channels by name.
+
+    Each takes a vector and returns the decoded vector, the bits per weight and the sent bytes.
+    """
     import torch
     from flsim.channels.message import Message
     from flsim.channels.scalar_quantization_channel import ScalarQuantizationChannel, ScalarQuantizationChannelConfig

@@ -86,7 +86,7 @@ class Refusal(Struct, frozen=True, kw_only=True):
 
 
 def newest_refusals(folder: Path, study: str, most: int = NEWEST) -> list[Refusal]:
-    """Return the newest rejections of pings that name a study or no study at all, newest first.
+    """Return the newest rejections of pings that name the given study or no study, newest first.
 
     Args:
         folder: the folder of the rejection logs of ingest's processes; it need not exist.

@@ -156,8 +156,8 @@ class Cell(NamedTuple):
 class Group:
     """Runs that make one row of the list; ``key`` identifies the group.
 
-    ``over`` is the sample of a metric's mean and spread: the seeds of runs that differ only by seed, or the runs.
-    ``variant`` is the place, from 1 on, of the only variant of its run that the row describes; 0 for all variants.
+    ``over`` is the sample of a metric's mean and spread: the seeds of runs that differ only by seed, or the runs. If
+    the row describes a single variant of a run, ``variant`` is the variant's place, from 1 on; else 0.
     """
 
     key: str

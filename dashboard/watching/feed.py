@@ -1,4 +1,4 @@
-"""The feed of a run's page: the progress of each of its runs, and one metric's new points.
+"""The feed of an experiment's page: the progress of each run, and new points of a metric.
 
 A page's position is a short text that is sent with every change, and that the page sends back after an interruption:
 
