@@ -229,7 +229,7 @@ def _ratio(sums: Sums, of: float, low: float, span: float, confidence: float) ->
 
 def estimated(value: float, error: float, confidence: float) -> Estimated:
     """Return a value with its interval, by the normal distribution."""
-    from scipy.special import ndtri  # which scipy.stats, slow to load, would ask, too
+    from scipy.special import ndtri  # avoids scipy.stats, which is slow to load
 
     half = float(ndtri((1 + confidence) / 2)) * error
     return Estimated(value=value, error=error, low=value - half, high=value + half)

@@ -180,7 +180,7 @@ def post(port: int, path: str, body: bytes, headers: dict[str, str], timeout: fl
         for name, value in ({"Content-Length": str(len(body)), "Content-Type": "application/json"} | headers).items():
             connection.putheader(name, value)
         connection.endheaders()
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may have answered before it had read all
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may answer before reading everything
             connection.send(body)
         if int(headers.get("Content-Length", len(body))) > len(body) and connection.sock and "Connection" in headers:
             connection.sock.shutdown(socket.SHUT_WR)

@@ -169,7 +169,7 @@ def cost_of(defence: str, users: int) -> tuple[float, float]:
     shards, ones = shard_of(ids), np.ones(users, np.int64)
     exact, state = line.spec.start_array, first_state(line)
     before, seconds = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, []
-    for _ in range(6):  # the first has no bound to clip at, and warms up
+    for _ in range(6):  # the first one has no clip bound, and warms up
         began = time.process_time()
         round_ = ArrayRound(line, state)
         round_.add(shards, updates, examples=ones, pings=ones, clients=ids)

@@ -109,7 +109,7 @@ def measure(folder: Path, repeat: int, say: Callable[[str], None]) -> list[Row]:
         store = folder / "store"
         for way, command in ways.items():
             say(f"{number + 1}/{repeat}: {way}")
-            if way != "spark-submit.sh, nothing to do":  # that one comes again to the store of the one before it
+            if way != "spark-submit.sh, nothing to do":  # this way uses the store of the previous way again
                 store = shutil.copytree(folder / "store", folder / f"{number}-{way}")
             taken[way].append(run(command, folder, store))
             published.add(open_store(store).version("bench", "main", 1).weights)

@@ -330,7 +330,7 @@ def guard(application: Flask, settings: DashboardSettings) -> None:
         check_host(request, settings)
         check_origin(request)
         program = admission.program(request) if settings.is_closed else None
-        if program is None:  # a program needs no page's token, since no browser can be made to imitate it
+        if program is None:  # a program needs no CSRF token, since no browser can be made to imitate it
             free = request.path.startswith(_FREE)
             g.visitor = OPEN if not settings.is_closed else None if free else admission.person(request)
             if g.visitor is None and not free:

@@ -121,7 +121,7 @@ def read_job(
     """
     try:
         document = decoded(folder / note, kind)
-        if document is None:  # before anything else is read of the folder, which may not exist
+        if document is None:  # checked first, because the folder may not exist
             raise unknown(none)
         return document, job_fields(folder)
     except NewerFormat as error:

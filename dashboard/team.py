@@ -224,7 +224,7 @@ def _check_owner_writes(file: Path) -> None:
     Raises:
         InvalidSettings: every user of the machine can write it.
     """
-    with suppress(OSError):  # the reader of the file says why
+    with suppress(OSError):  # the reader of the file reports it
         if file.stat().st_mode & stat.S_IWOTH:
             raise InvalidSettings(f"every user of this machine can write the team's file {file}; run chmod 600 {file}")
 

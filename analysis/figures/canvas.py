@@ -220,7 +220,7 @@ def _legend(axes: Axes, ends: Sequence[LineEnd]) -> None:
         handle.set_linestyle(end.dashes)  # type: ignore[arg-type]
     columns = max(1, min(6, round(90 / max(len(end.name) + 8 for end in ends))))
     figure = axes.get_figure(root=True)
-    assert figure is not None  # axes that are drawn on have one
+    assert figure is not None  # axes in use have one
     figure.legend(
         handles=handles,
         loc="outside lower center",

@@ -139,7 +139,7 @@ class _Planner:
         level, share, power = self._design.level, self._design.share, self._design.power
         try:
             exact = max(FEWEST_COMPARED, sample_size(effect, power, level, share))
-            self._design.enrolled(exact)  # before studies of as many users are drawn
+            self._design.enrolled(exact)  # raises before studies with so many users are drawn
             size = simulated_size(
                 effect, self._rng, guess=exact, power=power, alpha=level, share=share, studies=self._design.studies
             )

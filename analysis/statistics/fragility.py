@@ -34,7 +34,7 @@ def rank_fragility(a: ValueCounts, b: ValueCounts, log10_level: float) -> int | 
     values, ours, theirs = aligned(a, b)
     beyond = float(values[-1]) + max(1.0, abs(float(values[-1])))
     below = float(values[0]) - max(1.0, abs(float(values[0])))
-    # How much U grows if a client of the first arm is put above all, or one of the second below all.
+    # Growth of U if a client of the first arm is moved above all values, or one of the second arm below all.
     gain_a = b.n - (np.cumsum(theirs) - theirs / 2)
     gain_b = np.cumsum(ours) - ours / 2
 

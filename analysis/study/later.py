@@ -186,7 +186,7 @@ def later_outcomes(
         newest: list[dict[str, Any]] = joined.agg(F.max("received").alias("at")).toArrow().to_pylist()
         newest += everybody.agg(F.max("last").alias("at")).toArrow().to_pylist()
     latest = max((row["at"] for row in newest if row["at"] is not None), default=0)
-    horizon = latest // HOUR_MS * HOUR_MS  # what was received in the newest hour may not have landed yet
+    horizon = latest // HOUR_MS * HOUR_MS  # pings of the newest hour may not have landed yet
     if window.until is not None and latest >= window.until:
         horizon = window.until
     return LaterOutcomes(joined, everybody.select("client", "arm", "first"), metrics, window, horizon)

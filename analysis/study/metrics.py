@@ -210,7 +210,7 @@ def outcome_metrics(study: Study) -> Iterator[Metric]:
         if outcome.name in declared or isinstance(outcome, CategoryOutcome):
             continue
         low, high = outcome_range(outcome)
-        # values are rounded after their client has bounded them, and so may lie beyond
+        # values are rounded after the client has bounded them, so they may lie beyond the bounds
         ends = min(low, rounded(low, DIGITS)), max(high, rounded(high, DIGITS))
         title = outcome.name.replace("_", " ")
         metric = Metric(
@@ -327,7 +327,7 @@ def _bounds(metric: Metric, study: Study) -> tuple[float, float] | None:
         return 0.0, 1.0
     if (limits := study.limits) is None:
         return None
-    # A loss has limits too, but no unit that would make them near.
+    # A loss has limits too, but no unit by which they would count as near.
     most = {"rank_selected": limits.rank, "examples": limits.examples}.get(metric.of)
     return None if most is None or not 0 < most <= NEAR else (0.0, float(most))
 

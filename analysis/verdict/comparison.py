@@ -217,7 +217,7 @@ def compare(
         caps: the cap on values in lifts, by metric.
     """
     clients = [_clients(a, b, plan.confidence) for _, _, a, b in tallies]
-    # ratios are tests too, but not of ranks, and so is what cannot be compared yet
+    # ratios, and metrics that can't be compared yet, count as tests too, but have no rank test
     p = [level.test.log10_p for level in clients] + [0.0] * (plan.tests - len(clients))
     corrected = CORRECTIONS[plan.correction](p)
     level = deciding_level(p, plan.alpha, plan.correction)
@@ -331,7 +331,7 @@ def sequence_of(metric: Metric, a: ValueCounts, b: ValueCounts, plan: Plan) -> E
         return bounded_sequence(a, b, metric.bounds, plan.confidence)
     if metric.wide is None:
         return confidence_sequence(a, b, plan.confidence, plan.planned)
-    # each at half the level: both hold together at every look, so a look may use either
+    # each has half the level, so both hold together at every look, and a look may use either
     half = (1 + plan.confidence) / 2
     few = not decides(a, b) and _has_few_values(a, b)
     sequence = bounded_sequence(a, b, metric.wide, half) if few else confidence_sequence(a, b, half, plan.planned)

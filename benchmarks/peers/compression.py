@@ -51,7 +51,7 @@ PEERS = (
     Peer(
         "FedJAX",
         (
-            "fedjax==0.0.17",  # of 2023; needs the JAX of its time, and that the libraries of its own
+            "fedjax==0.0.17",  # from 2023; needs the JAX of that time, which needs libraries of that time
             *("jax==0.4.23", "jaxlib==0.4.23", "dm-haiku==0.0.11", "optax==0.1.9", "numpy==1.26.4", "scipy==1.11.4"),
         ),
         WORKER.name,

@@ -261,7 +261,7 @@ def by_hand() -> dict[str, list[np.ndarray]]:
     sizes = np.array([len(y) for _, y in data], float)
     share = sizes / sizes.sum()
     average, nova, sparse = (np.zeros(FEATURES) for _ in range(3))
-    others = 1.0 - np.eye(CLIENTS)  # a row for each that may be left out
+    others = 1.0 - np.eye(CLIENTS)  # a row for each client that may be left out
     without = np.zeros((CLIENTS, FEATURES))
     kept, models = np.zeros((CLIENTS, FEATURES)), STARTS.copy()
     for _ in range(ROUNDS):

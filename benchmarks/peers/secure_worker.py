@@ -115,7 +115,7 @@ def a_round(vectors, shares, threshold, gone):
     for node in grid.places:
         context.client_manager.register(GridClientProxy(node, grid, 1))
     context.state[MAIN_CONFIGS_RECORD] = ConfigRecord({Key.CURRENT_ROUND: 1, Key.START_TIME: 0.0})
-    context.state[MAIN_PARAMS_RECORD] = ArrayRecord([np.zeros(1)])  # no model, which is not what is measured
+    context.state[MAIN_PARAMS_RECORD] = ArrayRecord([np.zeros(1)])  # no model, since its transfer is not measured
     workflow = SecAggPlusWorkflow(shares, threshold, max_weight=1, timeout=0.0)
     began = time.process_time()
     workflow(grid, context)

@@ -140,7 +140,7 @@ class ChangeLog:
         """
         wanted = about.encode()
         ended: dict[bytes, bytes] = {}
-        passed = b""  # the next newer file, if it was passed over: the change that was under way then may end there
+        passed = b""  # the next newer file, if it was skipped: a pending change may have its outcome there
         for file in reversed(self._files()):
             try:
                 data = file.read_bytes()
@@ -178,7 +178,7 @@ class ChangeLog:
             handle = os.open(newest, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             try:
                 size = os.fstat(handle).st_size
-                if size and os.pread(handle, 1, size - 1) != b"\n":  # a kill left half a line
+                if size and os.pread(handle, 1, size - 1) != b"\n":  # a killed process left an incomplete line
                     data = b"\n" + data
                 _write_all(handle, data, size)
             finally:

@@ -44,7 +44,7 @@ def plan_for_held(store: ModelStore, study: str, line: str, choice: Choice) -> d
         new = held
     else:
         title = f"Discard version {held.iteration}"
-        number = held.iteration + bool(held.staged)  # some have a staged one, so that no other gets its number
+        number = held.iteration + bool(held.staged)  # no version reuses a staged version's number
         sentence = (
             f"Version {number} will be published with the weights and the optimizer's state of version "
             f"{head.iteration}. The pings of the held version are discarded; the version stays in the store for "

@@ -311,7 +311,7 @@ class LineFeed:
 
     study: str
     line: str
-    lines: Lines = field(repr=False)  # compared too: the studies of two runs may have the same names
+    lines: Lines = field(repr=False)  # also compared, because studies of two runs may have the same name
 
     def since(self, position: str | None) -> Change | None:
         """Return new rows and, if it changed, the present state; everything if the position is not valid.
@@ -418,7 +418,7 @@ def _understood(known: KnownLine, position: str | None) -> tuple[int | None, str
         return None, ""
     at = _place(known, int(number))
     if not known.is_thorough and place.startswith(f"{at.removesuffix(SAMPLED)}.t-"):
-        return int(number), moment  # of a server that had read everything, as this one has not yet
+        return int(number), moment  # from a server that had read everything, which this one has not yet
     return (int(number), moment) if at == place else (None, "")
 
 

@@ -37,7 +37,7 @@ class LineFiles:
 
     def version(self, number: int) -> Version:
         """Return a version; raises :class:`StoreError` if there is none or it cannot be read."""
-        return store_at(self.place).version(self.study, self.line, number)  # not opened, which lists a bucket
+        return store_at(self.place).version(self.study, self.line, number)  # opening it would list a bucket
 
     def sight(self, number: int) -> Stamp | None:
         """Return the file stamp of a version."""
@@ -96,7 +96,7 @@ class KnownLine:
         self.line: Line = self.study.line(files.line)
         self.numbers = store.iterations(files.study, files.line)
         if not self.numbers:
-            store.head(files.study, files.line)  # raises a sentence if there is none
+            store.head(files.study, files.line)  # raises an error if there is none
         self.shown = _selection(files, self.line, self.numbers)
         self.links = ShownLinks(self.line)
         self._training = [arm.name for arm in self.study.arms if arm.line == self.line.name and arm.submits]

@@ -60,7 +60,7 @@ def blueprint(services: Services) -> Blueprint:
             return milliseconds_of(note.date)
         key = (study, note.line, note.version)
         stamp, (known, at) = store.versions.stamp(*key), times.get(key, (None, 0))
-        if stamp is not None and stamp == known:  # of a store put back from a copy, the version may be another
+        if stamp is not None and stamp == known:  # in a restored store, the version may be another one
             return at
         try:
             at = milliseconds_of(store.versions.outcome(*key).created)

@@ -56,7 +56,7 @@ def _least(one: Document, document: Document) -> tuple[float, float] | None:
         now = half * (1 + more / -float(ndtri(level / 2)))
         return now, now
     planned = document["planned_clients"]
-    if one.get("anytime_bounds"):  # its reach is nearly the same number of standard errors at every look
+    if one.get("anytime_bounds"):  # its half-width is nearly the same number of standard errors at every look
         plain = one["per_client"]["difference"]
         if plain["low"] is None or plain["high"] is None:
             return None

@@ -224,7 +224,7 @@ def chosen(view: View, index: RunIndex) -> list[Group]:
     conditions = view.conditions
     if view.group != BY_VARIANT:
         return in_order(grouped(index.choose(view.words.split(), conditions), view.group, index), view, index)
-    # here each variant has to meet them, and not only its run
+    # here each variant, and not only its run, must meet the conditions
     of_values = [each for each in conditions if each.column not in (*OWN, "tag", "alike")]
     of_runs = [each for each in conditions if each not in of_values]
     groups = grouped(index.choose(view.words.split(), of_runs), view.group, index)

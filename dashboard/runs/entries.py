@@ -327,7 +327,7 @@ def summary_of(out: Path) -> Summary | None:
 def _summary(file: Path, changed: int) -> Summary | None:
     try:
         return msgspec.json.decode(without_format(file.read_bytes(), str(file)), type=Summary)
-    except (msgspec.MsgspecError, UnicodeDecodeError, NewerFormat):  # a study's; or damaged, as its own page says
+    except (msgspec.MsgspecError, UnicodeDecodeError, NewerFormat):  # a study's, or damaged
         return None
 
 

@@ -60,7 +60,7 @@ _SCHEMA = (
     "DROP TABLE IF EXISTS value",
     "CREATE TABLE run (key INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, stamp TEXT NOT NULL, title TEXT, state TEXT, "
     "kind TEXT, described TEXT, took REAL, best TEXT, tags TEXT, text TEXT, alike TEXT, seeds TEXT, decides TEXT, "
-    "upwards INTEGER, variants TEXT, seal INTEGER NOT NULL, kept BLOB NOT NULL)",  # last what is long, and read for few
+    "upwards INTEGER, variants TEXT, seal INTEGER NOT NULL, kept BLOB NOT NULL)",  # long columns are last
     "DROP TABLE IF EXISTS known",
     "CREATE TABLE known (place INTEGER PRIMARY KEY, name TEXT, runs INTEGER, texts INTEGER)",
     "CREATE TABLE name (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
@@ -291,7 +291,7 @@ class RunIndex:
                 if (kept := self._read(id)) is not None:
                     found.append((id, stamp, kept))
                 yield Progress(len(names) - len(due) + start + place, len(names))
-            if opened != self._times_opened:  # it has been made anew: so is the scan
+            if opened != self._times_opened:  # the index was rebuilt, so scan again
                 return
             self._write(found)
         self._took, self._changed, self._ended = took, changed, time.monotonic()
@@ -454,7 +454,7 @@ class RunIndex:
             self._times_opened += 1
             self._folder_was_there = self.folder.is_dir()
             self._database = _opened(self.folder)
-            self._inode = _inode(self.folder)  # also of a file that could not be used: another is tried again
+            self._inode = _inode(self.folder)  # also of an unusable file, to notice another one
         return self._database
 
     def _open_again_if_replaced(self) -> None:
@@ -466,7 +466,7 @@ class RunIndex:
             if now != self._inode or (not self._folder_was_there and self.folder.is_dir()):
                 self._start_again()
                 return
-            with suppress(sqlite3.DatabaseError):  # which the next question finds
+            with suppress(sqlite3.DatabaseError):  # the next query finds it
                 version = self._database.execute("PRAGMA data_version").fetchone()[0]
                 self.generation += version != self._version  # another process has written
                 self._version = version

@@ -242,7 +242,7 @@ def _value(cell: Cell) -> float | str | None:
     if cell.text is None:
         return cell.mean
     if cell.number != 1:
-        return None  # there is no one place for several values
+        return None  # several values have no single position
     number = number_in(cell.text)
     return cell.text if number is None else number
 

@@ -30,9 +30,9 @@ def read_measurements(
     try:
         return pq.read_table(file, columns=columns, filters=chosen, partitioning=None)
     except (pa.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # the system's; Arrow's own have no number
+        if isinstance(error, OSError) and error.errno is not None:  # a system error; Arrow's have no number
             raise
-        # As long as its folder says so, a run counts as finished, and would not be run again.
+        # A run counts as finished as long as its folder has run.json, and would not be run again.
         what = "its folder" if (file.parent / "run.json").is_file() else "it"
         raise DamagedRun(f"the file {file} is damaged; delete {what}, and run the experiment again") from error
 

@@ -54,12 +54,12 @@ def described(name: str) -> pdoc.doc.Module:
 
 def build(out: Path, only: Container[str] = ()) -> None:
     """Write the reference of all public modules, or of those in ``only``, and replace the previous one."""
-    # pdoc runs what is imported for type checkers; of this package's own such imports, not before it is there
+    # pdoc also runs imports for type checkers; this package must be imported before its own imports of that kind
     importlib.import_module("obstore.store")
     pdoc.render.configure(
         docformat="google", footer_text=f"fedping {fedping.__version__}", template_directory=TEMPLATES, show_source=True
     )
-    # The annotations of named tuples are kept as text; what they name for type checkers alone cannot be looked up.
+    # Annotations of named tuples are texts; names that are imported only for type checkers cannot be resolved.
     warnings.filterwarnings("ignore", message=r"Error parsing type annotation ForwardRef")
     modules = {name: described(name) for name in public_modules() if not only or name in only}
     pages = {f"{name.replace('.', '/')}.html": pdoc.render.html_module(modules[name], modules) for name in modules}

@@ -47,7 +47,7 @@ def laboratory_form() -> dict[str, tuple[Node, ...]]:
     head = [
         node_of(Head, each, each.encode_name, each.encode_name) for each in filter(_is_head, fields_of_struct(Head))
     ]
-    settings = (each for each in fields_of_struct(Setup) if each.name != "spec")  # [model] says it in short
+    settings = (each for each in fields_of_struct(Setup) if each.name != "spec")  # [model] is its short form
     return _on_cards([*head, *map(_of_setup, settings)], words.GROUPS)
 
 

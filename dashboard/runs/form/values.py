@@ -76,7 +76,7 @@ def tables_of(form: Mapping[str, str], arms: Sequence[Arm]) -> Raw:
     if form.get(KIND) == "study":
         return tables
     if "users" in tables.get("data", {}):
-        tables.pop("partition", None)  # synthetic users are everyone for themselves
+        tables.pop("partition", None)  # each synthetic user is a client
     variants = [_variant(arm) for arm in arms]
     name = {"name": tables.pop("name")} if "name" in tables else {}
     return {**name, **tables, **({_VARIANTS: variants} if variants else {})}
