@@ -31,7 +31,7 @@ class Outcome:
 
     @property
     def rate(self) -> float:
-        """The number of requests answered with 200 per second."""
+        """Rate of requests answered with 200, per second."""
         return self.accepted / self.seconds
 
     def percentile(self, q: float) -> float:

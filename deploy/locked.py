@@ -39,7 +39,7 @@ PLATFORMS = tuple(
     }
     for python, machine in product(("3.11", "3.12", "3.13"), ("x86_64", "aarch64"))
 )
-"""Platforms on which images may run, as environments of markers."""
+"""Platforms on which images may run, as environments for the markers of requirements."""
 
 
 def canonical(name: str) -> str:

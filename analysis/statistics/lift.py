@@ -32,7 +32,7 @@ LEAST_CLIENTS = 30
 """Number of clients in each arm below which a lift has no interval."""
 
 LEAST_OTHERS = 10
-"""Number of clients in each arm with other than the most common value, below which a lift has no interval."""
+"""Number of clients in each arm whose value isn't the most common one, below which a lift has no interval."""
 
 Reason: TypeAlias = Literal["few_clients", "few_others", "negative_control", "control_near_0", "no_total", "interim"]
 """The reason why a lift has no interval."""
@@ -48,7 +48,7 @@ class Level:
         part: the arm's contribution to the variance of the arms' difference; differs from ``variance`` if the arms are
             dependent.
         clients: the number of clients.
-        others: the number of clients with other than the most common value; for a ratio, those whose y is not 0.
+        others: the number of clients whose value isn't the most common one; for a ratio, of clients whose y isn't 0.
     """
 
     value: float
@@ -71,7 +71,7 @@ class ClientTotals:
 
     Attributes:
         clients: number of clients.
-        others: number of clients with other than the most common value; for a ratio, those whose y is not 0.
+        others: number of clients whose value isn't the most common one; for a ratio, of clients whose y isn't 0.
         sums: Σy, Σd, Σx, Σe, shape (4,).
         products: the sums of all products of two of the four, shape (4, 4).
         centre: value subtracted from y and x for each unit of d and e, against cancellation.

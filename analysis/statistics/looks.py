@@ -70,7 +70,7 @@ small: looks from two clients an arm on were wrong in up to 17 % of simulated st
 """
 
 FEWEST_OTHERS = 50
-"""Number of clients in each arm with other than the most common value, below which the sequence decides nothing.
+"""Number of clients in each arm whose value isn't the most common one, below which the sequence decides nothing.
 
 With fewer such clients, a handful of them determines the variance: with arms in a ratio of 49 to 1, looks at a share of
 1 in 1,000 were wrong in 75 % of simulated studies.
@@ -93,7 +93,7 @@ def decides(a: ValueCounts, b: ValueCounts) -> bool:
 
 
 def fewest_others(a: ValueCounts, b: ValueCounts) -> int:
-    """Return the number of clients with other than their arm's most common value, in the arm with fewer of them."""
+    """Return the number of clients whose value isn't their arm's most common one, in the arm with fewer of them."""
     return min(arm.n - int(arm.counts.max()) for arm in (a, b))
 
 

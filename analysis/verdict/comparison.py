@@ -148,7 +148,7 @@ class Shortage:
     Attributes:
         clients: number of clients in the smaller arm.
         needed: number of clients that each arm needs.
-        others: the number of clients with other than the most common value, in the arm with fewer of them.
+        others: the number of clients whose value isn't the most common one, in the arm with fewer of them.
         others_needed: the number of such clients that each arm needs.
     """
 

@@ -147,7 +147,7 @@ def _state(where: Place, left: float | None) -> dict[str, Any]:
 
 
 def _word(where: Place, study: Mapping[str, Any] | None) -> str:
-    """Return a word that changes whenever data of the page other than the runs change."""
+    """Return a word that changes with all data of the page except the data of the runs."""
     parts: list[str] = [where.state]
     if where.run is not None and where.run.stopping:
         parts.append("stopping")
