@@ -1,16 +1,16 @@
-"""Build a release: what a person then signs, tags and uploads.
+"""Builds the files of a release, which a person then signs, tags and uploads.
 
     python .ci/release.py VERSION [--out build/release] [--pythons "python3.12 python3.13"]
 
-Run it by ``make release VERSION=1.0.0``, with the tree clean and the network reachable. It
+Run ``make release VERSION=1.0.0``, with a clean working tree and a network connection. The program
 
 1. checks that every place that states the version agrees, and that the changelog describes it;
-2. builds the docs, the sdist, the wheel from the sdist, the npm package and the browser extension twice, from the
-   commit's files alone, and stops unless both have the same bytes;
+2. builds the docs, the sdist, the wheel from the sdist, the npm package and the browser extension twice, only from the
+   commit's files, and stops unless both builds have the same bytes;
 3. installs wheel and sdist, with the packages of ``requirements.lock``, for each Python 3.11 to 3.14 of this machine,
    and runs the demo there;
-4. writes the packages that an installation has as a bill of materials (CycloneDX), with their licences, and an
-   unsigned statement of the build's origin (SLSA provenance 1);
+4. writes a bill of materials (CycloneDX) with the packages of an installation and their licences, and an unsigned
+   statement of the build's origin (SLSA provenance 1);
 5. writes ``SHA256SUMS`` and prints the commands that publish.
 
 It publishes nothing itself.
@@ -37,18 +37,18 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 MINORS = ("3.11", "3.12", "3.13", "3.14")
 TOOLS = ("build==1.6.1", "cyclonedx-bom==7.5.0")
-"""Installed into an environment of their own, since only a release needs them."""
+"""Packages for building a release, installed into an environment of their own."""
 
 DEMO = ("demo", "--clients", "1000", "--iterations", "2")
 VENDORED = re.compile(r"^\| `([^`]+)` \| ([^,|]+), [^|]*\| ([^|]+) \| `([0-9a-f]{64})` \|$", re.MULTILINE)
 
 
 class ReleaseError(Exception):
-    """The release cannot be built; the message says why, and what to do."""
+    """The release cannot be built; the message has the reason and the remedy."""
 
 
 def stated_versions(root: Path) -> dict[str, str]:
-    """Return the version that each file states, by the file's path."""
+    """Return the version that each file states, by path."""
 
     def found(path: str, pattern: str) -> str:
         match = re.search(pattern, (root / path).read_text("utf-8"), re.MULTILINE)
@@ -62,10 +62,10 @@ def stated_versions(root: Path) -> dict[str, str]:
 
 
 def check_versions(version: str, stated: Mapping[str, str]) -> None:
-    """Compare the version of the release with what the files state.
+    """Compare the version of the release with the versions that the files state.
 
     Raises:
-        ReleaseError: a file states another.
+        ReleaseError: a file states another version.
     """
     others = [f"{path} states {other}" for path, other in stated.items() if other != version]
     if others:
@@ -73,10 +73,10 @@ def check_versions(version: str, stated: Mapping[str, str]) -> None:
 
 
 def release_notes(changelog: str, version: str) -> str:
-    """Return the changelog's part on a version, without its heading.
+    """Return the changelog's section about a version, without its heading.
 
     Raises:
-        ReleaseError: there is none, it is empty, or changes stand above it that belong to no version.
+        ReleaseError: the section is missing or empty, or changes of no version precede it.
     """
     parts = re.split(r"^## +", changelog, flags=re.MULTILINE)[1:]
     by_name = {part.partition("\n")[0].partition(" ")[0]: part.partition("\n")[2].strip() for part in parts}
@@ -90,7 +90,7 @@ def release_notes(changelog: str, version: str) -> str:
 
 
 def normalised(archive: bytes, epoch: int) -> bytes:
-    """Return a .tar.gz with the same files in order of names, all of one time and owner: the same bytes every time."""
+    """Return a reproducible .tar.gz with the same files, sorted by name and with one time and owner."""
     packed = io.BytesIO()
     with (
         tarfile.open(fileobj=io.BytesIO(archive)) as read,
@@ -106,13 +106,13 @@ def normalised(archive: bytes, epoch: int) -> bytes:
 
 
 def differing(first: Path, second: Path) -> list[str]:
-    """Return the names of files that two folders do not have with the same bytes."""
+    """Return the names of files that differ between two folders or are missing in one."""
     names = {path.name for folder in (first, second) for path in folder.iterdir()}
     return sorted(name for name in names if _sha256(first / name) != _sha256(second / name))
 
 
 def vendored(table: str) -> list[dict[str, Any]]:
-    """Return the JavaScript libraries that the wheel has copies of, as components of a bill of materials."""
+    """Return the JavaScript libraries that the wheel contains, as components of a bill of materials."""
     return [
         {
             "type": "library",
@@ -128,7 +128,7 @@ def vendored(table: str) -> list[dict[str, Any]]:
 
 
 def provenance(files: Iterable[Path], commit: str, version: str, repository: str) -> dict[str, Any]:
-    """Return the unsigned in-toto statement of where and how some files were built, for `cosign attest-blob`."""
+    """Return an unsigned in-toto statement about the build of files, for `cosign attest-blob`."""
     source = {"uri": f"git+{repository}", "digest": {"gitCommit": commit}}
     return {
         "_type": "https://in-toto.io/Statement/v1",
@@ -147,7 +147,7 @@ def provenance(files: Iterable[Path], commit: str, version: str, repository: str
 
 
 def constraints(lock: str) -> str:
-    """Return the versions of the lock without its hashes: pip takes no hashes for some packages and none for others."""
+    """Return the versions of the lock without its hashes, which pip accepts only if all packages have them."""
     lines = (line.rstrip().removesuffix("\\").rstrip() for line in lock.splitlines())
     return "".join(f"{line}\n" for line in lines if line and not line.lstrip().startswith("--hash"))
 
@@ -173,7 +173,7 @@ def _environment(folder: Path, python: str | Path, packages: Sequence[str | Path
 
 
 def _built(commit: str, folder: Path, tools: Path, epoch: int) -> Path:
-    """Build everything from a commit's files in a new folder; return the folder of what came of it."""
+    """Build everything from a commit's files in a new folder; return the folder of the built files."""
     source, out = folder / "source", folder / "out"
     source.mkdir(parents=True)
     out.mkdir()
@@ -201,7 +201,7 @@ def _archive(commit: str) -> bytes:
 
 
 def _pythons(given: str | None) -> list[tuple[str, str]]:
-    """Return the Pythons to try, each with its minor version; those of PATH and of pyenv unless some are given."""
+    """Return the Pythons to try, each with its minor version: the given ones, else those of PATH and of pyenv."""
     kept = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     candidates = given.split() if given else []
     for minor in () if given else MINORS:
@@ -229,7 +229,7 @@ def release(version: str, out: Path, pythons: str | None) -> None:
     """Build a release into a folder.
 
     Raises:
-        ReleaseError: a check fails; what was built until then is gone.
+        ReleaseError: a check fails; the files built so far are removed.
     """
     check_versions(version, stated_versions(ROOT))
     notes = release_notes((ROOT / "CHANGELOG.md").read_text("utf-8"), version)

@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 
 class TrainingRun(Struct, frozen=True, kw_only=True):
-    """One simulated training.
+    """A simulated training.
 
     Attributes:
         cohort: the intended number of clients per round.
-        repetition: from 1 on; each has its own users.
+        repetition: number of the repetition, from 1 on; each has its own users.
         seed: the seed of the users.
         clients: the number of clients, in the study or not.
         rounds: the number of rounds that published a version.
         clients_a_round: the mean number of clients per round.
         pings: the number of usable pings in all rounds.
-        version: the validated version.
-        loss: the mean loss of that version over searches of users who never trained.
+        version: the version that was validated.
+        loss: the mean loss of this version over searches of users who did not train.
     """
 
     cohort: int
@@ -46,9 +46,9 @@ class TrainingRun(Struct, frozen=True, kw_only=True):
 
 
 class TrainingPoint(Struct, frozen=True, kw_only=True):
-    """One cohort size: the effort it takes, and the final loss of its runs (mean, lowest, highest).
+    """A cohort size with its effort and the final loss of its runs (mean, lowest, highest).
 
-    ``enrolled`` is the users in all arms of the study; ``searches_a_day`` is the total of the arms that train.
+    ``enrolled`` is the number of users in all arms of the study, ``searches_a_day`` the total of the arms that train.
     """
 
     cohort: int
@@ -65,7 +65,7 @@ class TrainingCurve(Struct, frozen=True, kw_only=True):
     """The final loss by cohort size.
 
     Attributes:
-        study: its name.
+        study: the study's name.
         line: the line trained.
         iterations: iterations of the experiment; early stopping may end a run sooner.
         validation_searches: the number of searches that the loss averages, the same for every run.
@@ -73,9 +73,9 @@ class TrainingCurve(Struct, frozen=True, kw_only=True):
         within: accepted distance from the best loss, in percent of it.
         enough: the smallest cohort from which on all mean losses are close enough; None if the curve doesn't show one
             (:func:`smallest_enough`).
-        headline: the same in a sentence.
-        points: by cohort, ascending.
-        runs: by cohort and repetition.
+        headline: a sentence about that cohort.
+        points: a point per cohort, ascending.
+        runs: the simulated trainings, by cohort and repetition.
     """
 
     study: str
@@ -93,7 +93,7 @@ class TrainingCurve(Struct, frozen=True, kw_only=True):
 def smallest_enough(points: Sequence[TrainingPoint], within: float, start_loss: float) -> TrainingPoint | None:
     """Return the smallest cohort from which on every mean loss is within a percentage of the lowest.
 
-    None if the curve does not show it: not even the largest cohort qualifies, or none ended below version 0's loss.
+    None if even the largest cohort doesn't qualify, or if no mean loss is below the loss of version 0.
     """
     best = min(point.loss for point in points)
     smallest = None
@@ -105,7 +105,7 @@ def smallest_enough(points: Sequence[TrainingPoint], within: float, start_loss: 
 
 
 def headline(points: Sequence[TrainingPoint], within: float, start_loss: float) -> str:
-    """Return a sentence with the cohort that is large enough, or a sentence that the tried cohorts do not show it."""
+    """Return a sentence that names the smallest cohort that is enough, or states that the curve doesn't show one."""
     best, smallest = min(points, key=lambda point: point.loss), smallest_enough(points, within, start_loss)
     if best.loss >= start_loss:
         return (
@@ -135,7 +135,7 @@ def headline(points: Sequence[TrainingPoint], within: float, start_loss: float) 
 
 
 def runs_as_csv(runs: Sequence[TrainingRun]) -> str:
-    """Return a CSV with a heading and a row per run."""
+    """Return runs as CSV, with a heading and a row per run."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(TrainingRun.__struct_fields__)
@@ -194,9 +194,9 @@ def _mark_enough(axes: Axes, curve: TrainingCurve, colour: str) -> None:
 
 
 def _rule_losses(axes: Axes, curve: TrainingCurve, theme: Theme) -> None:
-    """Draw a line at the loss that is close enough, and one at version 0's.
+    """Draw a line at the loss that is close enough to the best, and one at the loss of version 0.
 
-    If version 0 is far above, its loss is only stated, to keep the curve from looking flat.
+    If the loss of version 0 is far above, it is only stated, to keep the curve from looking flat.
     """
     near = min(point.loss for point in curve.points) * (1 + curve.within / 100)
     _rule(axes, near, f"{curve.within:g} % above the best: {near:.4g}", theme)

@@ -1,6 +1,6 @@
 """The loss and the selected rank by arm over the iterations, from the lineage in every version.
 
-The loss of version n is measured on the pings that train version n + 1, before they do (thesis 3.4).
+The loss of version n is measured on the pings that then train version n + 1 (thesis 3.4).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from fedping.model_store.store import ModelStore
 
 @dataclass(frozen=True)
 class ArmCurve:
-    """One arm over the iterations: each iteration's version, and the means over the pings received in it.
+    """An arm over the iterations: each iteration's version, and means over the pings received in the iteration.
 
-    All four have the same length; iterations without a selection are left out.
+    All four tuples have the same length; iterations without a selection are left out.
     """
 
     iterations: tuple[int, ...]

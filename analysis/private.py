@@ -1,11 +1,12 @@
 """Results for the arms of a private study: the metrics that its rounds released, and their errors.
 
 A round releases noisy sums over the clients of each arm: their number, their losses, and the number of times that the
-chosen item was on top. All rounds together, a metric is a ratio of two such sums. Its variance has two parts (delta
-method): of the noise, which is known, and of the clients, who are a sample. The clients' variance is not released.
-For values between 0 and 1 with mean r it is at most r (1 - r), and for a top choice it is exactly that. The number
-of versions that a client contributed to isn't released either: the variance is that of clients who contributed to the
-maximum number, with the same values each time. So intervals are rather too wide than too narrow.
+chosen item was on top. A metric is a ratio of two such sums, each over all rounds. Its variance has two parts (delta
+method): the known variance of the noise, and the variance of the clients, who are a sample. The clients' variance is
+not released. For values between 0 and 1 with mean r it is at most r (1 - r), and for a top choice it is exactly this
+value. The number of versions that a client contributed to isn't released either. So every client is assumed to have
+contributed to the maximum number, with the same values each time. Intervals are therefore too wide rather than too
+narrow.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ if TYPE_CHECKING:
     from fedping.model_store.version import PrivacyEvent
 
 ENOUGH = 5.0
-"""Minimum number of clients for a ratio to be shown, in standard deviations of its noise above 0."""
+"""Minimum number of clients for which a ratio is shown, in standard deviations of the number's noise."""
 
 
 class Estimated(Struct, frozen=True, kw_only=True):
-    """A value, its standard error, and the interval that covers the truth with the confidence asked for.
+    """A value, its standard error, and the interval that covers the truth with the requested confidence.
 
-    The interval of a metric ends where the metric does.
+    The interval of a metric is cut at the metric's bounds.
     """
 
     value: float
@@ -42,11 +43,11 @@ class Estimated(Struct, frozen=True, kw_only=True):
 
 
 class Sums(Struct, frozen=True, kw_only=True):
-    """Sums that the rounds of a line have released of one arm.
+    """Sums that the rounds of a line have released about an arm.
 
     Attributes:
-        clients, loss, top_choice: the noisy sums; losses rescaled so that the least is 0 and the greatest 1.
-        noise: the standard deviation of the noise on each of them.
+        clients, loss, top_choice: the noisy sums; losses are rescaled so that the least is 0 and the greatest 1.
+        noise: the standard deviation of the noise on each sum.
         often: maximum number of sums that one client contributes to.
     """
 
@@ -58,7 +59,7 @@ class Sums(Struct, frozen=True, kw_only=True):
 
 
 class ArmResult(Struct, frozen=True, kw_only=True):
-    """An arm: its approximate contributions, and its metrics; None for a metric of too few clients, or not sent."""
+    """An arm's approximate contributions and metrics; a metric is None if it has too few clients or was not sent."""
 
     arm: str
     contributions: Estimated
@@ -67,7 +68,7 @@ class ArmResult(Struct, frozen=True, kw_only=True):
 
 
 class Difference(Struct, frozen=True, kw_only=True):
-    """Difference between a metric of two arms; ``p`` is two-sided."""
+    """The difference of a metric between two arms; ``p`` is two-sided."""
 
     metric: str
     arm: str
@@ -78,7 +79,7 @@ class Difference(Struct, frozen=True, kw_only=True):
 
 
 class LineResult(Struct, frozen=True, kw_only=True):
-    """The arms of a line; ``noise`` is the noise on an arm's number of clients in one round."""
+    """The results of a line's arms; ``noise`` is the noise on an arm's number of clients in one round."""
 
     line: str
     rounds: int
@@ -100,10 +101,10 @@ class PrivateResult(Struct, frozen=True, kw_only=True):
 
 
 class LineRounds(Struct, frozen=True, kw_only=True):
-    """The arms of a line round by round, each round by itself.
+    """The results of a line's arms, separately for each round.
 
     Attributes:
-        line: its name.
+        line: the line's name.
         iterations: for each round, the version that its clients used, shape (R,).
         arms: by name, the arm's result in each of the R rounds.
     """
@@ -151,7 +152,7 @@ def _line(store: ModelStore, study: Study, line: Line, confidence: float) -> Lin
 
 
 def line_rounds(store: ModelStore, study: Study, line: Line, confidence: float = 0.95) -> LineRounds:
-    """Yield the sums that each round of a private line has released about its arms.
+    """Return the arms' results in each round of a private line.
 
     Raises:
         StoreError: a version cannot be read.
@@ -228,14 +229,14 @@ def _ratio(sums: Sums, of: float, low: float, span: float, confidence: float) ->
 
 def estimated(value: float, error: float, confidence: float) -> Estimated:
     """Return a value with its interval, by the normal distribution."""
-    from scipy.special import ndtri  # which scipy.stats, slow to load, would ask, too
+    from scipy.special import ndtri  # avoids scipy.stats, which is slow to load
 
     half = float(ndtri((1 + confidence) / 2)) * error
     return Estimated(value=value, error=error, low=value - half, high=value + half)
 
 
 def difference(metric: str, one: ArmResult, other: ArmResult, confidence: float) -> Difference | None:
-    """Return the difference between a metric of two arms; None unless both have it. Their noise is independent."""
+    """Return the difference of a metric between two arms, whose noise is independent; None unless both have it."""
     a, b = getattr(one, metric), getattr(other, metric)
     if a is None or b is None:
         return None
@@ -259,7 +260,7 @@ def difference(metric: str, one: ArmResult, other: ArmResult, confidence: float)
 
 
 def in_words(result: PrivateResult) -> str:
-    """Return a result as the text that a terminal shows."""
+    """Return a result as text for the terminal."""
     parts = [
         f"Study {result.study} is private: its pings are deleted, and these are the results that its rounds released."
     ]

@@ -1,4 +1,4 @@
-"""A study's tables, for the terminal, a page and Markdown: means (21) and p-values (22) of the thesis."""
+"""A study's tables of means and p-values (thesis, tables 21 and 22), for the terminal, a page and Markdown."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Table:
-    """A table.
+    """A table with a title.
 
     Attributes:
-        title: the title above it.
+        title: the title above the table.
         heads: the heads of the columns.
         rows: the cells, as many per row as there are heads.
-        words: number of columns of words, at the start; the others are right-aligned numbers.
+        words: number of leading columns with words; the other columns are right-aligned numbers.
     """
 
     title: str
@@ -38,7 +38,7 @@ class Table:
 
 
 def to_terminal(table: Table) -> RichTable:
-    """Return a table for `rich`, kept narrow: intervals are below their estimates, and long heads on two lines."""
+    """Return a narrow table for `rich`: intervals are below their estimates, and long heads take two lines."""
     from rich.table import Table as Rich
     from rich.text import Text
 
@@ -82,16 +82,16 @@ def _line(cells: tuple[str, ...] | list[str]) -> str:
 
 @dataclass(frozen=True)
 class ArmMeans:
-    """One arm's means over the interactions with a selection.
+    """An arm's means over the interactions with a selection.
 
     Attributes:
-        arm: its name.
+        arm: the arm's name.
         pings: the number of interactions.
         clients: the number of clients with an interaction.
-        by_ping: for every metric, the mean over interactions, as in the table of 2018; NaN without any.
-        by_client: for every metric, the mean over clients of their means; NaN without any. Winsorised where the study
-            has ``tails``.
-        untrimmed: the same without winsorising.
+        by_ping: each metric's mean over interactions, as in the table of 2018; NaN without interactions.
+        by_client: each metric's mean over clients of their means, winsorised if the study has ``tails``; NaN without
+            clients.
+        untrimmed: ``by_client`` without winsorising.
     """
 
     arm: str
@@ -120,7 +120,7 @@ def arm_means(tally: StudyTally, metrics: Sequence[Metric]) -> tuple[ArmMeans, .
 
 
 def means_table(tally: StudyTally, metrics: Sequence[Metric]) -> Table:
-    """Return the means of every arm as a table: of each metric by ping, then by client."""
+    """Return a table with the means of every arm: each metric by ping, then by client."""
     levels = ("ping", "client, winsorised", "client, untrimmed") if tally.tails else ("ping", "client")
     heads = [f"{metric.title}, by {level}" for metric in metrics for level in levels]
     rows = []
@@ -138,8 +138,8 @@ class PairPValues:
     Attributes:
         pair: the arms.
         metrics: the names of the metrics.
-        by_ping: log10 p of each metric with one value per ping, as in the table of 2018: right only if pings were
-            independent; NaN for a later outcome, which has none.
+        by_ping: log10 p of each metric with one value per ping, as in the table of 2018, valid only if pings are
+            independent; NaN for a later outcome, which has no pings.
         by_client: log10 p of each metric with one value per client.
     """
 
@@ -166,7 +166,7 @@ def pair_p_values(comparisons: Sequence[Comparison]) -> tuple[PairPValues, ...]:
 
 
 def p_value_table(comparisons: Sequence[Comparison]) -> Table:
-    """Return the p-values as a table with a row per pair of arms; all pairs are compared by the same metrics."""
+    """Return a table of p-values with a row per pair of arms; all pairs are compared by the same metrics."""
     titles = dict.fromkeys(one.metric.title for one in comparisons)
     heads = [f"{title}, by {level}" for title in titles for level in ("ping", "client")]
     rows = []

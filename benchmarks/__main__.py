@@ -1,6 +1,6 @@
 """Runs all benchmarks one after the other: `python -m benchmarks [NAME …]`.
 
-Run it on an otherwise idle machine. Everything in one table is measured in one run.
+Run it on an otherwise idle machine. All figures of a table are measured in one run.
 """
 
 import subprocess

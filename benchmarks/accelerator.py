@@ -1,13 +1,13 @@
-"""Rounds of pfl-research's CIFAR-10 work, compiled as a whole, on JAX's default device: a GPU if there is one.
+"""Rounds of pfl-research's CIFAR-10 task, compiled as a whole, on JAX's default device (a GPU if available).
 
     python -m benchmarks.accelerator [--rounds 300] [--runs 2] [--convolution patches lax] [--json] [--pfl]
 
 50 of 1,000 clients take part in a round, each with 50 images of CIFAR-10's shape, in one epoch of batches of 10, with a
 CNN of 1.6 million weights (two convolutions, pooling, two layers); the server uses the mean. The images are noise
 around ten patterns, made here. A round's time is the time of a call of ``--every`` rounds (after the first, which
-compiles) over the number of rounds; ``whole`` is all rounds of a run with the evaluation of 10,000 images at the end of
-each call, compiling included. Both are measured with each convolution: as patches and a product, and JAX's own, which
-becomes a grouped convolution if clients have their own weights.
+compiles) divided by the number of rounds; ``whole`` is the time of all rounds of a run, including compilation and the
+evaluation of 10,000 images at the end of each call. Both are measured with each convolution: as patches and a product,
+and JAX's own, which becomes a grouped convolution if clients have their own weights.
 
 ``--pfl`` runs pfl-research (pfl 0.6.0 with PyTorch) on the same images on the same device in the same call, if it is
 installed.
@@ -64,7 +64,7 @@ SHAPES = {
 
 
 def network(convolve: Any) -> fedping.Network:
-    """Return the CNN with a convolution of (images, kernel)."""
+    """Return the CNN that uses ``convolve``, a function of (images, kernel)."""
     import jax
     from jax import numpy as jnp
 
@@ -94,7 +94,7 @@ def images_patches() -> fedping.Network:
 
 @fedping.model("images-lax")
 def images_lax() -> fedping.Network:
-    """Return the CNN with JAX's own convolutions, as Flax's modules have them."""
+    """Return the CNN with JAX's own convolutions, as in Flax's modules."""
     from jax import lax
 
     order = ("NHWC", "HWIO", "NHWC")
@@ -103,7 +103,7 @@ def images_lax() -> fedping.Network:
 
 @cache
 def images(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return images as rows, and their classes."""
+    """Return synthetic images as rows, and their classes."""
     patterns = np.random.default_rng(0).standard_normal((CLASSES, SIDE * SIDE * CHANNELS), np.float32)
     random = np.random.default_rng(seed)
     y = random.integers(0, CLASSES, count)
@@ -113,9 +113,9 @@ def images(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class Measured:
-    """One run: seconds of a round, of the compiling call, and of all rounds with evaluations; and its results.
+    """A run's results, and its seconds: of a round, of the compiling call, and of all rounds with evaluations.
 
-    ``digest`` is of the last version's bytes: the same seed gives the same digest.
+    ``digest`` is the digest of the last version's bytes, which depends only on the seed.
     """
 
     work: str
@@ -154,7 +154,7 @@ def problem_of(convolution: str, rounds: int, every: int, seed: int) -> tuple[Se
 
 
 def run(convolution: str, rounds: int, every: int, seed: int) -> Measured:
-    """Run all rounds and return what they took."""
+    """Run all rounds and return their costs and results."""
     import jax
 
     began = time.perf_counter()
@@ -182,7 +182,7 @@ def run(convolution: str, rounds: int, every: int, seed: int) -> Measured:
 
 
 def with_pfl(rounds: int, seed: int) -> Measured | str:
-    """Return the result of pfl-research's run in a separate process, or why there is none."""
+    """Return the result of pfl-research's run in a separate process, or the reason why there is none."""
     worker = Path(__file__).parent / "peers" / "pfl_images_worker.py"
     command = [sys.executable, str(worker), str(rounds), str(seed)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1])

@@ -1,19 +1,19 @@
-"""Measures a round's aggregate, and other ways to compute it, on the same landed pings.
+"""Measures the computation of a round's aggregate, and other ways to compute it, on the same landed pings.
 
     python -m benchmarks.aggregation [--json] [--pings 1000000 --pings 5700000] [--repeats 5] [--seed 1] [--keep FOLDER]
 
-- `spark`: the round's engine in a warm session; one vote a client, counts by reason, moments, losses by arm.
-- `numpy`: the same work in this process, one thread.
-- `spark, clipped` and `numpy, clipped`: the same with the clip of new studies, in any round but the first, and with all
-  figures on who moves the model, new clients included; `numpy, first clipped` is the first, which reads its updates
-  twice.
-- `pyarrow + NumPy alone`: duplicates dropped, arm filtered, one mean a ping; all in memory, on all cores.
+- `spark`: the round's engine in a warm session: one vote per client, counts by reason, moments, losses by arm.
+- `numpy`: the same computation in this process, in one thread.
+- `spark, clipped` and `numpy, clipped`: both with the clip of new studies, in any round but the first, and with all
+  figures of the clients' influence, new clients included; `numpy, first clipped` is the first round, which reads its
+  updates twice.
+- `pyarrow + NumPy alone`: drop duplicates, filter the arm, and average over pings; in memory, on all cores.
 - `avg(update[i])`: Spark SQL on a copy with the updates as lists, in a second session with both JIT compilers (the
   round's session starts with the first only, which would slow it); without and with duplicates dropped, next to the
   round's engine on that session.
 
 Variants in one session take turns, after one turn to warm up; the median counts. The means are compared, and the run
-stops if they differ. Then the cost by the length of the update at 2,000 pings, and whole rounds of 50,000 pings.
+stops if they differ. Then follow the cost by the length of the update at 2,000 pings, and whole rounds of 50,000 pings.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ PINGS_A_CLIENT = 16
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement: median and fastest of the repeats, in seconds, and the driver's peak memory in MB above idle."""
+    """A measurement: median and fastest repeat in seconds, and the driver's peak memory in MB above idle."""
 
     what: str
     pings: int
@@ -107,7 +107,7 @@ def aggregate(engine: Engine, files: list[str], pings: int, rules: Rules) -> Rou
 
 
 def in_turns(ways: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    """Return the seconds of each way, each repeat after one of the others; the first of all is not counted."""
+    """Return the seconds of each way's repeats; the ways take turns, and the first turn is not counted."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for repeat in range(repeats + 1):
         for name, way in ways.items():
@@ -138,7 +138,7 @@ def compare_sizes(where: Path, sizes: list[int], repeats: int, seed: int, engine
 
 
 def compare_sql(where: Path, sizes: list[int], repeats: int, seed: int) -> Iterator[Row]:
-    """Measure the SQL in its own session, with its best settings."""
+    """Measure the SQL in a session of its own, with the best settings for it."""
     settings = SparkSettings(driver_java_options=("-XX:TieredStopAtLevel=4",), conf={"spark.driver.memory": "4g"})
     with spark_session(settings) as session:
         engine = SparkEngine(lambda: nullcontext(session))
@@ -165,7 +165,7 @@ def compare_lengths(where: Path, repeats: int, seed: int, engine: Engine) -> Ite
 
 
 def whole_rounds(where: Path, repeats: int, seed: int, engine: Engine) -> Row:
-    """Measure rounds from the listing to the published version, each on a fresh store."""
+    """Measure whole rounds, from the listing to the published version, each on a fresh store."""
     landed(where, ROUND_PINGS, M, seed)
     landing, study = where / f"landing-{ROUND_PINGS}-{M}-{seed}", study_of(M)
     taken = []
@@ -207,7 +207,7 @@ def _same(one: object, other: object) -> None:
 
 
 def _driver_mb(run: Callable[[], object]) -> float | None:
-    """Return the increase of the driver's peak memory by a run (this process, without its JVM), in MB; Linux only."""
+    """Return the increase in MB of the driver's peak memory (this process without its JVM) by a run; Linux only."""
     status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
     if not reset.exists():
         return None
@@ -265,10 +265,10 @@ NEEDED = ["document_id", "study_variation", "rank_selected", "update"]
 
 
 def pyarrow_numpy_mean(files: Sequence[str], arm: str, m: int) -> NDArray[np.float64]:
-    """Return the mean update of an arm's selections, each document once: all in memory, pyarrow on all cores.
+    """Return the mean update of an arm's selections, each document once, in memory and with pyarrow on all cores.
 
-    The hash of pyarrow's ``group_by`` is the fastest exact way to drop duplicates that was found: `numpy.unique` takes
-    twice as long on words and three times on 16-byte strings, a sort of both words more.
+    The hash of pyarrow's ``group_by`` was the fastest exact way to drop duplicates: `numpy.unique` takes twice as long
+    on words and three times as long on 16-byte strings; sorting by both words takes longer.
     """
     table = pq.read_table(list(files), columns=NEEDED)
     numbered = pa.table({"document": table["document_id"], "row": np.arange(len(table))})
@@ -286,7 +286,7 @@ def pyarrow_numpy_mean(files: Sequence[str], arm: str, m: int) -> NDArray[np.flo
 
 
 def write_as_lists(files: Sequence[str], folder: Path, m: int) -> None:
-    """Write what the SQL needs as Spark likes it best: a plain list of float32 a row, no dictionary."""
+    """Write the SQL's input in the best form for Spark: a plain list of float32 per row, without a dictionary."""
     folder.mkdir(parents=True)
     for i, file in enumerate(files):
         table = pq.read_table(file, columns=NEEDED)
@@ -302,7 +302,7 @@ def write_as_lists(files: Sequence[str], folder: Path, m: int) -> None:
 
 
 def spark_sql_mean(session: SparkSession, folder: Path, arm: str, m: int, *, once: bool) -> NDArray[np.float64]:
-    """Return the mean by ``avg(update[i])`` for every i, with or without dropping duplicates first."""
+    """Return the mean by ``avg(update[i])`` for every i; with ``once``, duplicates are dropped first."""
     pings = session.read.parquet(str(folder)).where(f"study_variation = '{arm}' and rank_selected >= 0")
     pings = pings.dropDuplicates(["document_id"]) if once else pings
     row = pings.selectExpr(*(f"avg(update[{i}]) as w{i}" for i in range(m))).collect()[0]

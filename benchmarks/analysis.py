@@ -1,9 +1,9 @@
-"""How long `fedping analyze` works on a study of the size of 2018, warm, and SciPy on the collected columns.
+"""Time of `fedping analyze` on a study of the size of 2018, warm, and of SciPy on the collected columns.
 
     python -m benchmarks.analysis [--json] [--pings 3674063] [--clients 306200] [--repeats 3]
 
-Three pairs of arms and two metrics, by client and by ping. For comparison, on the same files: pyarrow collects the
-columns into one process, drops duplicates, and SciPy computes the same six tests by ping (and only these: no effect
+The analysis has three pairs of arms and two metrics, by client and by ping. For comparison, on the same files: pyarrow
+collects the columns into one process, drops duplicates, and SciPy computes the same six tests by ping (without effect
 sizes, intervals or results by client). The p-values of both are compared.
 """
 
@@ -41,7 +41,7 @@ STUDY = Study(name="firefox-2018", arms=tuple(Arm(name=name, share=share) for na
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement.
+    """A measurement.
 
     ``driver_rows`` is the number of rows that reached this process, ``peak_mib`` its peak memory up to then.
     """
@@ -54,7 +54,7 @@ class Row:
 
 
 def peak_mib() -> float:
-    """Return the peak of this process's memory so far, which the JVM is no part of."""
+    """Return the peak of this process's memory so far in MiB, without the JVM."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -65,7 +65,7 @@ def driver_rows(tally: StudyTally) -> int:
 
 
 def measure_spark(landings: dict[int, Path], repeats: int) -> tuple[list[Row], Verdict]:
-    """Measure the first analysis in a session, then warm ones; the smaller study first, for its peak of memory."""
+    """Measure the first analysis in a session, then warm ones; the smaller study comes first, for its peak memory."""
     rows: list[Row] = []
     with spark_session(SparkSettings(driver_java_options=SECOND_COMPILER)) as session:
         for pings, landing in sorted(landings.items()):
@@ -84,7 +84,7 @@ def measure_spark(landings: dict[int, Path], repeats: int) -> tuple[list[Row], V
 
 
 def measure_scipy(landing: Path, pings: int) -> tuple[list[Row], dict[tuple[str, str, str], float]]:
-    """Measure collecting the columns, and SciPy's six tests on them; return the p-values too."""
+    """Measure the collection of the columns and SciPy's six tests on them; return the p-values too."""
     began = time.perf_counter()
     names = ["document_id", "study_variation", "rank_selected", "num_chars_typed"]
     table = ds.dataset(landing).to_table(columns=names, filter=pc.field("rank_selected") >= 0)
@@ -106,7 +106,7 @@ def measure_scipy(landing: Path, pings: int) -> tuple[list[Row], dict[tuple[str,
 
 
 def largest_difference(verdict: Verdict, p: dict[tuple[str, str, str], float]) -> float:
-    """Return the largest difference of log10 between our p-values by ping and SciPy's, where SciPy's isn't 0."""
+    """Return the largest difference between our log10 p by ping and SciPy's, where SciPy's p is above 0."""
     ours = {(one.metric.name, *one.pair): one.pings.test.log10_p for one in verdict.comparisons if one.pings}
     return max(abs(ours[key] - math.log10(theirs)) for key, theirs in p.items() if theirs > 0)
 

@@ -1,9 +1,9 @@
-"""The JavaScript client in Chromium: ranking 1,000 pages and one ping, and what typing waits for in the extension.
+"""Time of the JavaScript client in Chromium: for ranking 1,000 pages, for a ping, and while typing in the extension.
 
     python -m benchmarks.browser [--json] [--pages 10000]
 
-Nothing is compared with: both are the user's own browser, in milliseconds. `tests/browser/benchmark.py` and
-`benchmark_typing.py` say what is measured; the first takes `firefox` too.
+There is no comparison, since the times, in milliseconds, are of the user's own browser. `tests/browser/benchmark.py`
+and `benchmark_typing.py` describe the measurements; the first also accepts `firefox`.
 """
 
 from __future__ import annotations

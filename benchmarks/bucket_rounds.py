@@ -1,12 +1,12 @@
-"""A warm round over landed pings in a bucket, relative to the same files in a folder: time, requests, bytes, memory.
+"""Costs of a warm round over a bucket, relative to the same files in a folder: time, requests, bytes, memory.
 
     python -m benchmarks.bucket_rounds [--json] [--pings 5700000] [--rows-per-file 100000] [--repeats 5] [--seed 1]
                                        [--keep FOLDER]
 
 The object store is nginx on this machine, which serves ranges of the folder's files, and a small process that lists
-them; so the figures are fedping's cost, not a server's. It has no latency: a real one adds some 10 to 30 ms a request,
-which tasks wait for side by side. The ways are taken in turns after one turn to warm up, and give the same bits, or the
-run stops.
+them; so the figures are fedping's cost, not a server's. It has no latency: a real one adds about 10 to 30 ms per
+request, for which tasks wait in parallel. The ways take turns after one turn to warm up. Their results must be
+bit-identical, else the run stops.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ http {{
 
 @dataclass(frozen=True)
 class Row:
-    """One way: median and fastest seconds; requests and megabytes that were answered; the driver's peak in MB."""
+    """Costs of a round over bucket or folder: median and fastest seconds, requests, MB sent, and the driver's peak."""
 
     what: str
     seconds: float
@@ -104,12 +104,12 @@ class _Lister(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @dataclass(frozen=True)
 class ObjectStore:
-    """The object store that runs: a bucket of a folder's files, and what it has sent."""
+    """A running object store: a bucket of a folder's files, and the requests that it has answered."""
 
     folder: Path
 
@@ -121,7 +121,7 @@ class ObjectStore:
 
 @contextmanager
 def object_store(root: Path) -> Iterator[ObjectStore]:
-    """Serve a folder as a bucket, which this process and those that it starts know by the environment."""
+    """Serve a folder as a bucket, which this process and its children find by environment variables."""
     lister = ThreadingHTTPServer(("127.0.0.1", 0), type("Lister", (_Lister,), {"root": root}))
     threading.Thread(target=lister.serve_forever, daemon=True).start()
     with tempfile.TemporaryDirectory() as made:
@@ -216,7 +216,7 @@ def _print(rows: list[Row]) -> None:
 
 
 def main() -> None:
-    """Run it."""
+    """Measure, and print a table or JSON."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--pings", type=int, default=5_700_000)

@@ -1,4 +1,4 @@
-"""Measures the clients' updates computed in a second: of a whole fleet at once, and by one object for each client.
+"""Number of clients' updates computed per second: of a whole fleet at once, and with one object per client.
 
     python -m benchmarks.clients [--json] [--clients 10000] [--seconds 2] [--seed 1]
 
@@ -7,7 +7,7 @@ Two workloads, each by finite differences (ε = 1) and analytically:
 - a linear model of 22 weights, 2 searches of 10 candidates a client;
 - full frecency, one search of 10 candidates with 10 visits each.
 
-The plain way follows thesis 7.3: an object for each client, which scores its pages. Both ways get the same data, and
+The plain way follows thesis 7.3: an object for each client scores the client's pages. Both ways get the same data, and
 the run stops if their updates differ. Both are repeated for the given time, in one process, and the fastest run counts,
 since other load can only slow a run down.
 """
@@ -56,7 +56,7 @@ FIELDS = {name: i for i, name in enumerate(FrecencyWeights._fields)}
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement, in client updates a second."""
+    """A measurement, in client updates per second."""
 
     model: str
     gradient: str
@@ -68,7 +68,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Case:
-    """The same update both ways: of all clients at once, shape (n, m), and of client i, shape (m,)."""
+    """The same update computed in both ways: for all clients at once, shape (n, m), and for client i, shape (m,)."""
 
     model: str
     gradient: str
@@ -80,12 +80,12 @@ class Case:
 
 @dataclass
 class PlainLinearClient:
-    """A client with its searches: for each, the features of the candidates, shape (C, m), and the chosen one."""
+    """A client with its searches: each has the candidates' features, shape (C, m), and the chosen candidate."""
 
     searches: list[tuple[FloatArray, int]]
 
     def loss(self, weights: FloatArray) -> float:
-        """Return the sum over the searches."""
+        """Return the loss, summed over the searches."""
         total = 0.0
         for features, chosen in self.searches:
             scores = features @ weights
@@ -110,7 +110,7 @@ class PlainLinearClient:
 
 @dataclass
 class PlainFrecencyClient:
-    """A client with one search: its candidates as objects, and which one was chosen."""
+    """A client with one search: the candidates as objects, and the chosen one."""
 
     pages: list[Page]
     chosen: int
@@ -136,7 +136,7 @@ class PlainFrecencyClient:
 
 
 def _smooth_score_and_gradient(w: FrecencyWeights, page: Page) -> tuple[float, list[float]]:
-    """Return the score of a visited page without ceilings, and its derivative by each weight."""
+    """Return a visited page's score without ceilings, and the score's derivative by each weight."""
     points, gradient = 0.0, [0.0] * len(w)
     for visit in page.visits:
         age = age_in_days(visit, NOW)
@@ -212,7 +212,7 @@ def frecency_cases(n: int, seed: int) -> list[Case]:
 
 
 def random_pages(n: int, rng: np.random.Generator) -> PageTable:
-    """Return pages of 10 visits of every kind, a tenth of them redirects' sources or targets."""
+    """Return pages with 10 visits of all kinds, a tenth of them sources or targets of redirects."""
     kinds = [0.5, 0.15, 0.15, 0.02, 0.04, 0.04, 0.03, 0.03, 0.04]
     shape = (n, VISITS)
     return PageTable(
@@ -229,7 +229,7 @@ def random_pages(n: int, rng: np.random.Generator) -> PageTable:
 
 
 def page_objects(table: PageTable, rows: range) -> list[Page]:
-    """Return rows of a table as one object each."""
+    """Return rows of a table as objects, one per page."""
     return [
         Page(
             visits=tuple(
@@ -258,7 +258,7 @@ def _plain_clients(n: int) -> int:
 
 
 def measured(case: Case, seconds: float) -> Row:
-    """Return the rates of both ways, after seeing that they give the same updates."""
+    """Return the rates of both ways, after checking that their updates are equal."""
     expected = np.array([case.of_client(i) for i in range(_plain_clients(case.clients))])
     np.testing.assert_allclose(case.at_once()[: len(expected)], expected, rtol=1e-9, atol=1e-6)
     plain_clients = range(_plain_clients(case.clients))
@@ -268,7 +268,7 @@ def measured(case: Case, seconds: float) -> Row:
 
 
 def _fastest(run: Callable[[], object], for_seconds: float) -> float:
-    """Return the seconds of the fastest run, of runs repeated for that long."""
+    """Return the seconds of the fastest run, among runs repeated for ``for_seconds``."""
     durations: list[float] = []
     while sum(durations) < for_seconds or len(durations) < FEWEST_REPEATS:
         started = time.perf_counter()

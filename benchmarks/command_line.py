@@ -1,8 +1,8 @@
-"""Time of `fedping --help`, compared with an interpreter that does nothing and one that imports NumPy.
+"""Time of `fedping --help`, compared with interpreters that do nothing or only import NumPy.
 
     python -m benchmarks.command_line [--json] [--runs 15]
 
-The three run in turn, so that a change in the machine's speed meets all of them; the median of each is shown.
+The three run in turn, so that a change in the machine's speed affects all of them; the median of each is shown.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Cost of new studies' safe defaults in a round: whole rounds of a plain study and of a new one, in turns.
+"""Cost of new studies' safe defaults: whole rounds of a study with them and of a plain one, in turns.
 
     python -m benchmarks.default_round [--json] [--pings 5700000] [--repeats 3] [--engine numpy] [--engine spark]
         [--seed 1] [--keep FOLDER]
 
-Both studies train the same 22 weights by RProp on the same landed pings, one vote a client. The new one has what
-`protected` fills in: the clip in units of steps, limits, a guard, and arms by the hash of the client's id. A round goes
-from the listing to the published version. It is the line's second, since the first reads its updates twice; that one is
-measured as well. The median ratio of the turns counts, by the clock and, where the round is in this process, by the
-processor's time.
+Both studies train the same 22 weights by RProp on the same landed pings, with one vote per client. The new one has the
+defaults that `protected` fills in: the clip in units of steps, limits, a guard, and arms by the hash of the client's
+id. A round goes from the listing to the published version. The line's second round counts, since the first reads its
+updates twice; the first is measured as well. The median ratio of the turns counts, by the clock and, where the round is
+in this process, by the processor's time.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from fedping.server_jobs.round import Engine, RoundOptions, run_round
 from fedping.server_jobs.round.engine import ENGINES, engine_named
 
 FIRST_PINGS = 20_000
-"""Counts of the round before the measured one."""
+"""Number of pings in the round before the measured one."""
 
 PLAIN = "plain"
 
 
 @dataclass(frozen=True)
 class Row:
-    """A way to do it, by its medians: seconds by the clock and of the processor, and the ratios to the plain round."""
+    """Median costs of a round: wall seconds, CPU seconds, and the ratios to the plain study's round."""
 
     what: str
     engine: str
@@ -51,7 +51,7 @@ class Row:
 
 
 def landed(where: Path, pings: int, iteration: int, seed: int) -> Path:
-    """Return a landing folder with a number of pings of a version; create it if missing."""
+    """Return a landing folder with pings of a version; create it if missing."""
     landing = where / f"version-{iteration}-{pings}-{seed}"
     folder = partition(landing, "benchmark", "main", iteration)
     if not folder.is_dir():
@@ -62,7 +62,7 @@ def landed(where: Path, pings: int, iteration: int, seed: int) -> Path:
 
 
 def timed_round(study: Study, landings: list[Path], engine: Engine, where: Path) -> tuple[float, float]:
-    """Return the seconds, by the clock and of the processor, of a line's last round of several, in a new store."""
+    """Return the wall seconds and CPU seconds of the last of a line's rounds, in a new store."""
     with tempfile.TemporaryDirectory(dir=where) as folder:
         store = open_store(Path(folder), create=True)
         store.create_study(study, first_versions(study, created="", code_version=""))

@@ -1,10 +1,10 @@
-"""Whether the Live page keeps up: what a drawing of all its figures takes, and five new versions a second.
+"""Speed of the Live page: the time to draw all its figures, and the delay at five new versions per second.
 
     python -m benchmarks.drawing [--json] [--versions 500] [--loads 9] [--seconds 10]
 
 A line of 22 weights behind a real dashboard, in a Chromium without a graphics card, whose window is so high that all
 figures are drawn every time. The page measures itself (`fedping:draw`): from the arrival of a change to the layout of
-the frame. Nothing is compared with: the goals are 200 ms for a drawing, and to keep up with five versions a second.
+the frame. There is no comparison: the goals are 200 ms for a drawing, and no backlog at five versions per second.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 A_SECOND = 5
-"""Versions published per second; a page gets no more changes than that."""
+"""Number of versions published per second, which is the maximum rate of changes of a page."""
 
 WATCH = """
 window.drawn = [];
@@ -54,7 +54,7 @@ heard("longtask", ({ duration }) => window.long.push(duration));
 
 @dataclass(frozen=True)
 class Loaded:
-    """One load of the page, in ms: the longest drawing, and from the click until everything is drawn."""
+    """Milliseconds of a load of the page: for the longest drawing, and from the click until everything is drawn."""
 
     drawing: float
     whole: float
@@ -62,20 +62,20 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Followed:
-    """How the page kept up with versions.
+    """The page's delay after new versions.
 
     Attributes:
         published: number of versions.
         seconds: time in which they were published.
-        drawn: drawings that showed a new version; one shows all versions of a change.
+        drawn: number of drawings that showed a new version; a drawing shows all versions of a change.
         drawing: median milliseconds of a drawing.
-        slowest: of the slowest.
+        slowest: milliseconds of the slowest drawing.
         behind: median milliseconds from publishing a version until it was drawn.
-        furthest: of the version that waited longest.
+        furthest: milliseconds until the version that waited longest was drawn.
         versions_behind: maximum number of versions that the page lacked after a drawing.
         busy: share of the main thread's time with work.
-        long: tasks of more than 50 ms.
-        longest: milliseconds of the longest of them.
+        long: number of tasks of more than 50 ms.
+        longest: milliseconds of the longest task.
     """
 
     published: int
@@ -117,7 +117,7 @@ def load(browser: Browser, url: str, newest: int) -> Loaded:
 
 
 def publish(store: ModelStore, versions: list[Version], every: float, times: dict[int, float]) -> None:
-    """Publish versions evenly, and note each one's time."""
+    """Publish versions at even intervals, and record the time of each."""
     began = time.monotonic()
     for place, version in enumerate(versions):
         time.sleep(max(0.0, began + place * every - time.monotonic()))
@@ -147,7 +147,7 @@ def follow(browser: Browser, url: str, store: ModelStore, study: Study, seconds:
 def judged(
     drawings: list[dict[str, float]], times: dict[int, float], took: float, busy: float, long: list[float]
 ) -> Followed:
-    """Return the delay of drawings after versions that were published at some times."""
+    """Return the delays of drawings; ``times`` are the versions' times of publication."""
     news = [one for k, one in enumerate(drawings) if k == 0 or one["newest"] > drawings[k - 1]["newest"]]
     waits = [1000 * (next(d["end"] for d in news if d["newest"] >= n) - at) for n, at in times.items()]
     lacking = [sum(at <= one["end"] for at in times.values()) - (one["newest"] - min(times) + 1) for one in news]
@@ -168,7 +168,7 @@ def judged(
 
 
 def ahead(study: Study, head: Version, count: int) -> list[Version]:
-    """Return the versions that will follow, so that publishing them costs no arithmetic."""
+    """Return the next versions of a line, computed beforehand so that publishing them takes no arithmetic."""
     made, rng = [head], np.random.default_rng(head.iteration)
     for _ in range(count):
         made.append(following(study, made[-1], rng))
@@ -176,7 +176,7 @@ def ahead(study: Study, head: Version, count: int) -> list[Version]:
 
 
 def _busy(metrics: Any) -> float:
-    """Return the seconds of work of the page's main thread so far."""
+    """Return the seconds that the page's main thread has worked so far."""
     found = metrics.send("Performance.getMetrics")["metrics"]
     return float(next(one["value"] for one in found if one["name"] == "TaskDuration"))
 

@@ -1,14 +1,14 @@
-"""A round over encoded updates of a large model, relative to dense ones: seconds, memory, and landed bytes.
+"""Cost of a round over encoded updates of a large model, relative to dense ones: seconds, memory, landed bytes.
 
     python -m benchmarks.encoded_rounds [--json] [--engine numpy] [--weights 1000000] [--pings 200]
         [--encodings dense signs 'steps 2' 'mask .01']
 
 Each round runs in a separate process, from the listing to the published version, over pings of the same number of
-clients. Updates are sparse and heavy-tailed, like networks' updates; there are ten different ones, since generating
-them takes longer than reading them. Memory is the process' peak, on Spark with the JVM's in a separate column; neither
-it nor the CPU seconds include Python workers there. With `--engine spark --pings 10000 --encodings 'steps 2'` it needs
-2 GB of disk and some minutes; dense updates of that would be 40 GB, so run them with fewer pings: seconds grow with
-them.
+clients. Updates are sparse and heavy-tailed, like networks' updates; only ten of them differ, since generating updates
+takes longer than reading them. Memory is the process' peak; on Spark the JVM's peak is in a separate column, and
+neither memory nor CPU seconds include Python workers. `--engine spark --pings 10000 --encodings 'steps 2'` needs 2 GB
+of disk and some minutes. Dense updates of so many pings would need 40 GB, so run them with fewer pings: the time grows
+with their number.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from fedping.server_jobs.round.engine import ENGINES, engine_named
 WHEN = "2026-01-01T00:00:00Z"
 DIFFERENT = 10
 FILE_BYTES = 2**26
-"""Payloads that are landed in one file."""
+"""Maximum bytes of payloads in a landed file."""
 
 UPLOADS: dict[str, Upload] = {"dense": (), **LINKS}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One round: its seconds, its CPU seconds, and its processes' peak memory in MiB."""
+    """Costs of a round: seconds, CPU seconds, and the processes' peak memory in MiB."""
 
     encoding: str
     engine: str
@@ -67,7 +67,7 @@ class Row:
 
 
 def study_of(upload: Upload, m: int) -> Study:
-    """Return a study whose line has these links, and a model of one matrix of m weights."""
+    """Return a study whose line has these upload links and a model of one matrix of m weights."""
     pipeline = Pipeline(optimizer=GradientDescent(rate=0.1), min_clients=1)
     line = replace(line_of(upload, m), pipeline=pipeline)
     arms = (Arm(name="treatment", share=1.0, line="main", applies=True, submits=True),)
@@ -75,7 +75,7 @@ def study_of(upload: Upload, m: int) -> Study:
 
 
 def land(where: Path, study: Study, pings: int) -> float:
-    """Land pings of a number of clients, and return their size in MiB."""
+    """Land one ping per client, and return the pings' size in MiB."""
     line, rng = study.lines[0], np.random.default_rng(1)
     m = line.spec.m
     updates = (rng.standard_normal((DIFFERENT, m)) ** 3 * (rng.random((DIFFERENT, m)) < 0.5)).astype(np.float32)

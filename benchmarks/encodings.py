@@ -2,9 +2,9 @@
 
     python -m benchmarks.encodings [--json] [--m 22 --m 10000 --m 1000000] [--repeats 15] [--seed 1] [--link NAME]
 
-Payloads are read in batches as large as a round's (`fedping.server_jobs.round.shard`), of updates of normal numbers,
-and their moments taken. *Times dense* is that time relative to dense updates. This is measured in turns, in CPU time of
-all threads; the minimum counts, since other load can only slow it down. Payloads are made once.
+Payloads of updates of normal numbers are read in batches as large as a round's (`fedping.server_jobs.round.shard`), and
+their moments computed. *Times dense* is the time for this relative to dense updates. Both are measured in turns, in CPU
+time of all threads; the minimum counts, since other load can only slow them down. Payloads are made once.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ LINKS: dict[str, Upload] = {
     "eden 4": (Eden(bits=4),),
     "low rank 2": (LowRank(rank=2),),
 }
-"""Upload links of a line by name, one per row."""
+"""Upload links of a line by name; each has a row of the table."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One encoding of updates of m weights: nanoseconds a weight, and times the dense updates' in the same run."""
+    """Costs of an encoding for updates of m weights: nanoseconds per weight, and the ratio to dense updates."""
 
     link: str
     m: int
@@ -75,7 +75,7 @@ class Row:
 
 
 def line_of(upload: Upload, m: int) -> Line:
-    """Return a line of one matrix of m weights, as square as it can be."""
+    """Return a line whose model is one matrix of m weights, as square as possible."""
     rows = next(rows for rows in range(math.isqrt(m), 0, -1) if m % rows == 0)
     block = Block(name="W", shape=(rows, m // rows), step=Step(start=1, min=1, max=1))
     return Line(name="main", spec=ModelSpec(name="benchmark", model="own", blocks=(block,)), upload=upload)
@@ -110,13 +110,13 @@ def measured(link: str, m: int, repeats: int, seed: int) -> Row:
 
 
 def moments_as_in_rounds(server: Receiving, payloads: pa.BinaryArray, votes: Vector, m: int) -> Moments:
-    """Return the moments of updates, without writing out the zeros of those that have few weights."""
+    """Return the moments of updates, as rounds do, without writing out the zeros of sparse updates."""
     found = read_updates(server, payloads, m, few=True)
     return moments_of_few(found, m, votes) if isinstance(found, Sparse) else moments_of(found[0], votes)
 
 
 def fastest_in_turns(repeats: int, *ways: Callable[[], object]) -> list[float]:
-    """Return the minimum CPU seconds of each way over a number of turns, after one to warm up."""
+    """Return the minimum CPU seconds of each way over a number of turns, after one turn to warm up."""
     fastest = [float("inf")] * len(ways)
     for repeat in range(repeats + 1):
         for place, way in enumerate(ways):
@@ -128,7 +128,7 @@ def fastest_in_turns(repeats: int, *ways: Callable[[], object]) -> list[float]:
 
 
 def table_of(rows: list[Row]) -> Table:
-    """Return the rows as a table."""
+    """Return the rows as a table for the terminal."""
     table = Table(title="Encodings of updates; ns a weight, all threads", box=SIMPLE_HEAD)
     for heading in ("link", "m", "bits", "encode", "decode", "decode + moments", "times dense"):
         table.add_column(heading, justify="left" if heading == "link" else "right")
@@ -139,7 +139,7 @@ def table_of(rows: list[Row]) -> Table:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure and print."""
+    """Measure, and print a table or JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--m", type=int, action="append", help="weights of an update; may be given several times")

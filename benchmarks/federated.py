@@ -1,4 +1,4 @@
-"""The rounds of a laboratory experiment in memory, timed one by one: the very code that `fedping simulate` runs."""
+"""Timing of single rounds of a laboratory experiment in memory, with the same code as `fedping simulate`."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from fedping.protocol.training import Training
 
 
 class TimedRounds:
-    """All clients train in every round; nothing is evaluated.
+    """Timed rounds in which all clients train, without evaluations.
 
     Args:
         spec: the model.
-        data: of all clients.
-        training: what a client does.
-        server: what the server does.
-        privacy: of private rounds, with the noise multiplier.
-        seed: of private rounds' noise.
+        data: the data of all clients.
+        training: settings of the clients' training.
+        server: settings of the server.
+        privacy: settings of private rounds, with the noise multiplier.
+        seed: seed of private rounds' noise.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class TimedRounds:
 
 
 class CompiledTimed:
-    """All clients train in every round, compiled by JAX; nothing is evaluated.
+    """Timed rounds, compiled by JAX, in which all clients train, without evaluations.
 
     Args:
         spec: the model.
-        data: of all clients.
-        training: what a client does.
-        server: what the server does.
-        at_once: rounds of a call.
+        data: the data of all clients.
+        training: settings of the clients' training.
+        server: settings of the server.
+        at_once: number of rounds per call.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class CompiledTimed:
         self.rounds, self._at_once = CompiledRounds(setup, problem), at_once
 
     def seconds(self, clock: Callable[[], float] = time.perf_counter) -> float:
-        """Run a call, and return the duration of one of its rounds."""
+        """Run a call, and return the mean duration of its rounds."""
         begin = clock()
         for _ in range(self._at_once):
             self.rounds.run([])
@@ -91,7 +91,7 @@ class CompiledTimed:
 def _given(
     spec: ModelSpec, data: ClientData[Any], training: Training, server: Pipeline, seed: int, **more: Any
 ) -> tuple[Setup, Problem]:
-    """Return the settings of rounds in which all clients train, plus ``more`` settings, and their problem."""
+    """Return the settings of rounds in which all clients train, with ``more`` settings, and the problem to train on."""
     setup = Setup(
         model={"name": spec.model},
         data=Data(name="given"),

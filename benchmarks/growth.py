@@ -1,12 +1,12 @@
-"""How time and memory of a simulated round grow with the clients and with the weights: `python -m benchmarks.growth`.
+"""Growth of a simulated round's time and memory with clients and with weights: `python -m benchmarks.growth`.
 
     python -m benchmarks.growth [--json] [--figure FILE] [--rounds 3]
 
 Clients: 100 to 100,000 in every round, each with one gradient of a logistic regression of 30 features on its 50 rows.
 Weights: 1,000 to 1,000,000 of a network with one hidden layer (784 features, 10 classes, single precision), 100 clients
-a round with 10 rows each and one gradient. RProp on the server, updates as float32, nothing is evaluated. Each size
-runs in a separate process; time is the median of the rounds after the first, memory the process' peak, with the size of
-the data in another column.
+a round with 10 rows each and one gradient. The server uses RProp, updates are float32, and nothing is evaluated. Each
+size runs in a separate process; time is the median of the rounds after the first, and memory the process' peak, with
+the size of the data in another column.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CLIENTS_OF_NETWORKS, FEATURES, CLASSES = 100, 784, 10
 
 @dataclass(frozen=True)
 class Grown:
-    """One size: clients a round, weights, seconds a round, peak memory and the data's part of it in MiB."""
+    """Results for one size: clients, weights, seconds per round, peak memory and the data's part of it in MiB."""
 
     clients: int
     weights: int
@@ -116,7 +116,7 @@ def show(title: str, rows: list[Grown]) -> None:
 
 
 def draw(by_clients: list[Grown], by_weights: list[Grown]) -> Figure:
-    """Return the picture: seconds a round and memory against the clients, and against the weights."""
+    """Return the figure: seconds per round and memory against the number of clients, and against the weights."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")

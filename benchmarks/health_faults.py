@@ -1,10 +1,10 @@
-"""Break a running system in one way after the other, and record its reported health and the delay.
+"""Breaks running systems in several ways, and records the reported health and the delay of each report.
 
     python -m benchmarks.health_faults [FAULT …] [--interval 60]
 
-Each fault gets a real ingest with its own store, a landing folder and, for faults of rounds, real rounds. The health of
-the study and the operator's heartbeat are asked until they report the fault. Ends with 1 if one does not within the
-interval. Linux only: limits of running processes are changed (prlimit).
+Each fault gets a real ingest with its own store, a landing folder and, for faults of rounds, real rounds. The study's
+health and the operator's heartbeat are polled until they report the fault. The exit code is 1 if a fault is not
+reported within the interval. Linux only: limits of running processes are changed (prlimit).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ import ctypes, os, sys
 ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
-"""Starts Python without root's capability to write read-only files (PR_CAPBSET_DROP, CAP_DAC_OVERRIDE)."""
+"""Program that starts Python without root's capability to write read-only files (CAP_DAC_OVERRIDE)."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Running:
 
     @property
     def places(self) -> IngestSettings:
-        """Where its files are."""
+        """The locations of the system's files."""
         landing = self.folder / "landing"
         return IngestSettings(store=self.folder / "store", landing=landing, journal=landing / ".journal")
 
@@ -89,7 +89,7 @@ class Running:
         return [(one.name, one.severity, one.sentence) for one in health.findings]
 
     def heartbeat(self) -> dict[str, str]:
-        """Return the checks of the operator's heartbeat that fail, with their reasons."""
+        """Return the failing checks of the operator's heartbeat, with their reasons."""
         port = self.server.operations_port
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/__heartbeat__", timeout=30) as answer:
@@ -101,7 +101,7 @@ class Running:
 
 @dataclass(frozen=True)
 class Fault:
-    """A way to break a system, the finding and the check of the heartbeat (empty: none) that report it."""
+    """A way to break a system, with the finding and the heartbeat's check that report it (empty for no check)."""
 
     does: Callable[[Running], None]
     finding: str
@@ -125,7 +125,7 @@ def damaged_file(system: Running) -> None:
 
 
 def read_only_store(system: Running) -> None:
-    """Take the right to write the store away, and run a round."""
+    """Make the store read-only, and run a round."""
     land(system.folder / "landing", crowd(CLIENTS))
     store = system.folder / "store"
     folders = [store, *(path for path in store.rglob("*") if path.is_dir())]
@@ -137,14 +137,14 @@ def read_only_store(system: Running) -> None:
 
 
 def refusals_in_a_row(system: Running) -> None:
-    """Post 2,400 good pings and then 60 that are none."""
+    """Post 2,400 good pings and then 60 bodies that are not pings."""
     system.post_batch(2_400)
     for _ in range(60):
         system.post(b"{}")
 
 
 def full_disk(system: Running) -> None:
-    """Let the workers write no byte to any file, and post pings."""
+    """Prevent the workers from writing to any file, and post pings."""
     for pid in system.server.workers():
         limit(pid, resource.RLIMIT_FSIZE, 0)
     for _ in range(20):
@@ -152,7 +152,7 @@ def full_disk(system: Running) -> None:
 
 
 def no_descriptors(system: Running) -> None:
-    """Let the workers open no further file, and post pings."""
+    """Prevent the workers from opening further files, and post pings."""
     for pid in system.server.workers():
         limit(pid, resource.RLIMIT_NOFILE, len(open_files(pid)))
     for _ in range(3):
@@ -160,7 +160,7 @@ def no_descriptors(system: Running) -> None:
 
 
 def killed_ingest(system: Running) -> None:
-    """Kill every process of ingest with pings in its journal."""
+    """Kill every process of ingest while its journal has pings."""
     system.post_batch(10)
     system.server.kill()
 
@@ -177,7 +177,7 @@ FAULTS = {
 
 @contextlib.contextmanager
 def running(of_rounds: bool) -> Iterator[Running]:
-    """Run a system in its own folder."""
+    """Run a system in a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="fedping-health-") as name:
         folder = Path(name)
         (store_with(folder / "store", small_study(STUDY, m=2)) if of_rounds else make_store(folder / "store"))
@@ -192,10 +192,10 @@ def running(of_rounds: bool) -> Iterator[Running]:
 
 
 def reported(fault: Fault, interval: float = INTERVAL) -> tuple[float, str, str]:
-    """Break a system and return the seconds until it was reported, the finding and the heartbeat's reason.
+    """Break a system; return the seconds until the report, the finding, and the heartbeat's reason.
 
     Raises:
-        TimeoutError: it was not reported within the interval.
+        TimeoutError: the fault was not reported within the interval.
     """
     with running(fault.of_rounds) as system:
         if before := [one for one in system.findings() if one[0] == fault.finding]:
@@ -213,7 +213,7 @@ def reported(fault: Fault, interval: float = INTERVAL) -> tuple[float, str, str]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Try the faults and print what was reported."""
+    """Try the faults, and print the reports."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("faults", nargs="*", metavar="FAULT", help=", ".join(FAULTS))
     parser.add_argument("--interval", type=float, default=INTERVAL, help="seconds within which a fault has to show")

@@ -1,11 +1,11 @@
-"""Ingest after hours of hostile requests: its memory, its answers, and the honest pings between them.
+"""Stress test of ingest with hours of hostile requests: its memory, its answers, and the honest pings among them.
 
     python -m benchmarks.hostile --minutes 60 [--seed 1] [--senders 8] [--slow 100]
 
 Starts a real ingest with a study of eight weights, posts a mix of hostile requests drawn from the seed, keeps slow
-connections open at the same time (headers, bodies and kept connections that send a byte now and then), and sends an
-honest ping every tenth of a second. It exits with 1 if memory exceeded the stated bound, an honest ping was lost, or an
-answer was a 5xx other than 503.
+connections open at the same time (headers, bodies and idle connections that send a byte now and then), and sends an
+honest ping every tenth of a second. The exit code is 1 if memory exceeded the stated bound, an honest ping was lost, or
+an answer was a 5xx other than 503.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PAUSE = 0.1
 DRIBBLE = 2.0
 
 Request = tuple[bool, bytes, dict[str, str]]
-"""Whether it goes to the batch endpoint, its body and its headers."""
+"""A request: whether it is for the batch endpoint, its body, and its headers."""
 
 
 def honest(rng: random.Random, **payload: Any) -> dict[str, Any]:
@@ -139,7 +139,7 @@ HOSTILE: dict[str, Callable[[random.Random], Request]] = {
 
 @dataclass
 class Outcome:
-    """Sent requests and answers, by kind and status (0: the connection ended), and the honest pings answered 200."""
+    """Numbers of answers by kind and status (0: the connection ended), and the honest pings answered with 200."""
 
     answers: Counter[tuple[str, int]] = field(default_factory=Counter)
     accepted: list[str] = field(default_factory=list)
@@ -155,12 +155,12 @@ class Outcome:
 
     @property
     def failures(self) -> int:
-        """The answers that say of a defect."""
+        """The number of answers that show a defect."""
         return sum(n for (_, status), n in self.answers.items() if status >= 500 and status != 503)
 
 
 class Variants:
-    """A few requests of each kind, made once: a bomb takes longer to pack than to send."""
+    """A few requests of each kind, made once, because a compression bomb takes longer to make than to send."""
 
     def __init__(self, seed: int, each: int) -> None:
         rng = random.Random(seed)
@@ -173,14 +173,14 @@ class Variants:
 
 
 def post(port: int, path: str, body: bytes, headers: dict[str, str], timeout: float = 60) -> tuple[int, bytes]:
-    """Return the status of an answer, 0 if there was none, and its body."""
+    """Post a body; return the status (0 without an answer) and the body of the answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     try:
         connection.putrequest("POST", path)
         for name, value in ({"Content-Length": str(len(body)), "Content-Type": "application/json"} | headers).items():
             connection.putheader(name, value)
         connection.endheaders()
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may have answered before it had read all
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may answer before reading everything
             connection.send(body)
         if int(headers.get("Content-Length", len(body))) > len(body) and connection.sock and "Connection" in headers:
             connection.sock.shutdown(socket.SHUT_WR)
@@ -193,7 +193,7 @@ def post(port: int, path: str, body: bytes, headers: dict[str, str], timeout: fl
 
 
 def attack(port: int, seed: int, variants: Variants, outcome: Outcome, until: Callable[[], bool]) -> None:
-    """Post hostile requests until it is time to end."""
+    """Post hostile requests until ``until`` returns true."""
     rng = random.Random(seed)
     while not until():
         kind, (batch, body, headers) = variants.draw(rng)
@@ -202,7 +202,7 @@ def attack(port: int, seed: int, variants: Variants, outcome: Outcome, until: Ca
 
 
 def send_honest(port: int, seed: int, outcome: Outcome, until: Callable[[], bool], pause: float = PAUSE) -> None:
-    """Send honest pings, one by one, each again with the same document id until it is answered 200."""
+    """Send honest pings, one by one; repeat each with the same document id until it is answered with 200."""
     rng = random.Random(seed)
     while not until():
         document, body = _id(rng), _text(honest(rng))
@@ -223,11 +223,11 @@ SLOW = {
     "slow body": (_HEAD, b" "),
     "idle": (b"GET /__lbheartbeat__ HTTP/1.1\r\nHost: x\r\n\r\n", b""),
 }
-"""What each slow connection sends at first, and then repeatedly, by name."""
+"""The bytes that each kind of slow connection sends at first and then repeatedly, by name."""
 
 
 def dribble(port: int, number: int, outcome: Outcome, until: Callable[[], bool], every: float = DRIBBLE) -> None:
-    """Keep ``number`` slow connections open, a third of each kind; one that is closed is counted and opened again."""
+    """Keep ``number`` slow connections open, a third of each kind; closed connections are counted and reopened."""
     selector = selectors.DefaultSelector()
     open_now: dict[socket.socket, str] = {}
 
@@ -275,7 +275,7 @@ def dribble(port: int, number: int, outcome: Outcome, until: Callable[[], bool],
 
 
 def peak(pid: int) -> int:
-    """Return the most bytes of memory that a process has held."""
+    """Return the peak memory of a process in bytes."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM"):
             return int(line.split()[1]) * 1024
@@ -283,14 +283,14 @@ def peak(pid: int) -> int:
 
 
 def watch_memory(workers: Callable[[], list[int]], outcome: Outcome, until: Callable[[], bool]) -> None:
-    """Remember the most that each worker has held."""
+    """Record each worker's peak memory until ``until`` returns true."""
     while not until():
         look(workers(), outcome)
         time.sleep(0.5)
 
 
 def look(workers: list[int], outcome: Outcome) -> None:
-    """Remember the most that these processes have held."""
+    """Record the peak memory of these processes."""
     for pid in workers:
         with contextlib.suppress(OSError):
             outcome.highest[pid] = max(outcome.highest.get(pid, 0), peak(pid))
@@ -310,7 +310,7 @@ def children(pid: int) -> list[int]:
 def hostile_load(
     port: int, workers: Callable[[], list[int]], seed: int, senders: int, slow: int, each: int = 2
 ) -> Iterator[Outcome]:
-    """Attack ingest until the block ends; yield the outcome."""
+    """Attack ingest until the block ends; yield the outcome so far."""
     outcome, ended = Outcome(), threading.Event()
     variants = Variants(seed, each)
     tasks: list[Callable[[], None]] = [

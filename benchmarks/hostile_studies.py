@@ -4,11 +4,11 @@
         [--seeds 5]
     python -m benchmarks.hostile_studies --table FILE
 
-A study file is read as `fedping study create` reads it, with the safe choice wherever it makes none. Its line learns
-from synthetic users in memory, one ping a client and round; of the private study the signs are summed, without the
-noise. Users of the studies of 2018 want pages by the weights of firefox_study.toml, all others by the models' reference
-weights. Each run appends a line of JSON to the file of ``--out`` and is skipped if it is already there; ``--table``
-prints the tables of docs/robustness.md.
+A study file is read as by `fedping study create`, which fills in safe defaults. Its line learns from synthetic users in
+memory, with one ping per client and round; for the private study, signs are summed without noise. Users of the studies
+of 2018 choose pages by the weights of firefox_study.toml, all other users by the models' reference weights. Each run
+appends a line of JSON to the file of ``--out``, and is skipped if it is already there; ``--table`` prints the tables of
+docs/robustness.md.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ STUDIES = (
     "firefox_2018.toml",
     "linear.toml",
 )
-"""The shipped studies; the last two are the originals, which nothing defends."""
+"""The shipped studies; the last two are the original ones, without defences."""
 
 DRAGGED = {
     "frecency-2018": {"typedVisitBonus": 0, "bookmarkVisitBonus": 0},
     "linear-15": {"typedFirstBucket": 0, "bookmarkFirstBucket": 0},
 }
-"""By model, weights with large true values, and the values that an attack drags them to."""
+"""Weights with large true values, by model, and the values that an attack drags them to."""
 
 DRIVEN = {"frecency-2018": {"typedVisitBonus": 20_000}, "linear-15": {"typedFirstBucket": 2_000}}
-"""By model, a weight that an attack drives far above its true value."""
+"""Weights that an attack drives far above their true values, by model."""
 
 ATTACKS: dict[str, dict[str, Any]] = {
     "others' mean turned around, × 10⁹": {"attack": "inner_product", "epsilon": 1e9},
@@ -65,21 +65,21 @@ ATTACKS: dict[str, dict[str, Any]] = {
     '"a little is enough", z = 1.5': {"attack": "little_is_enough", "z": 1.5},
     "wrong choices learned": {"attack": "label_flip"},
 }
-"""Attacks by name; weights by model."""
+"""Attacks by name; their weights are given by model."""
 
 HOSTILE: dict[str, dict[str, Any]] = {"1 client": {"clients": 1}, "1 %": {"share": 0.01}, "5 %": {"share": 0.05}}
 """Numbers of hostile clients, by name."""
 
 
 def setup_of(file: str, hostile: str, attack: str, users: int, **server: Any) -> Setup:
-    """Return one run's settings: the line of a study file, as a new study has it, under an attack.
+    """Return a run's settings: the line of a study file, with a new study's defaults, under an attack.
 
     Args:
         file: name of the study file.
         hostile: number of attacking clients; ignored for :data:`CLEAN`.
-        attack: what they do.
+        attack: the name of the attack.
         users: the number of users.
-        server: settings of the pipeline in place of the study's.
+        server: settings of the pipeline that replace the study's.
     """
     study = study_from_toml(FOLDER / file, new=True)
     [line] = study.lines
@@ -113,14 +113,14 @@ def setup_of(file: str, hostile: str, attack: str, users: int, **server: Any) ->
 
 
 def _population(file: str) -> dict[str, Any]:
-    """Return users' preferences: the model's reference weights, or as in firefox_study.toml for its model."""
+    """Return users' preferences: those of firefox_study.toml for its model, else the model's reference weights."""
     if not file.startswith(("firefox", "private")):
         return {}
     return {"true_weights": tomllib.loads((FOLDER / "firefox_study.toml").read_text())["users"]["true_weights"]}
 
 
 def _said(value: Any) -> Any:
-    """Return settings in a file's form, without values of None."""
+    """Return settings in the form of a file, without values of None."""
     built = to_builtins(value)
     if isinstance(built, dict):
         return {key: _said(each) for key, each in built.items() if each is not None}
@@ -128,7 +128,7 @@ def _said(value: Any) -> Any:
 
 
 def cells(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    """Yield the hostile clients and their attack; first none."""
+    """Yield pairs of the number of hostile clients and their attack, beginning with no attack."""
     yield CLEAN, CLEAN
     for hostile in options.hostile or HOSTILE:
         for attack in options.attack or ATTACKS:
@@ -158,7 +158,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def tables(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield Markdown tables: the worst attack by study and number of hostile clients, and each attack by 5 %."""
+    """Yield Markdown tables: the worst attack by study and number of hostile clients, and each attack with 5 %."""
     losses: dict[tuple[str, str, str], list[dict[str, float]]] = {}
     for row in rows:
         losses.setdefault((row["study"], row["hostile"], row["attack"]), []).append(row["losses"])

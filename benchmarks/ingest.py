@@ -1,9 +1,9 @@
-"""Rate at which ingest accepts pings and lands them, durably, on this machine with the load next to it.
+"""Rate at which ingest accepts and lands pings durably, with the load generated on the same machine.
 
     python -m benchmarks.ingest [--json] [--seconds 8] [--rounds 3]
 
-In one run: one ping a request on the hot path, the same landing inside a plain Flask route, and batches of 500 with
-the compactor at work. Every accepted ping must be in Parquet at the end.
+A run measures single pings on the hot path, single pings through a plain Flask route with the same landing, and batches
+of 500 during compaction. Every accepted ping must be in Parquet at the end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BATCH_CONNECTIONS = 8
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement."""
+    """A measurement."""
 
     case: str
     pings_per_second: float
@@ -48,7 +48,7 @@ class Row:
 
 @contextlib.contextmanager
 def ingest_running(folder: Path, kind: str, workers: int, threads: int) -> Iterator[tuple[int, int]]:
-    """Run an ingest built for this in ``folder``; yield its port and the operations port."""
+    """Run an ingest in ``folder``; yield its port and the operations port."""
     port, operations = free_port(), free_port()
     command = [sys.executable, "-m", "benchmarks.ingest", "--serve", kind, str(folder), str(port), str(workers)]
     server = subprocess.Popen([*command, str(threads), str(operations)])
@@ -144,7 +144,7 @@ def _row(case: str, operations: int, outcome: Outcome, pings_a_request: int, beg
 
 
 def measure_single(kind: str, case: str, seconds: float, workers: int, threads: int) -> Row:
-    """Measure one ping a request."""
+    """Measure requests of one ping each."""
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as name:
         with ingest_running(Path(name), kind, workers, threads) as (port, operations):
             run_load("127.0.0.1", port, CONNECTIONS, itertools.islice(single_requests(1), 3000), 60)
@@ -156,7 +156,7 @@ def measure_single(kind: str, case: str, seconds: float, workers: int, threads: 
 
 
 def measure_batches(seconds: float, workers: int, threads: int) -> Row:
-    """Measure gzipped batches; the requests are generated beforehand, and sent until they or the time run out."""
+    """Measure gzipped batches, generated beforehand and sent until they or the time run out."""
     requests = batch_requests(3, BATCH, int(300 * seconds))
     with (
         tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as name,
@@ -184,7 +184,7 @@ def main() -> None:
 
 
 def measure(rounds: int, seconds: float, workers: int, threads: int) -> list[Row]:
-    """Return the median of each case by its rate; the cases take turns, so that a busy minute hits them all."""
+    """Return each case's result with the median rate; the cases take turns, so that a busy minute affects all."""
     turns = [
         (
             measure_single("hot", "one ping a request, hot path", seconds, workers, threads),
@@ -197,7 +197,7 @@ def measure(rounds: int, seconds: float, workers: int, threads: int) -> list[Row
 
 
 def table(rows: list[Row]) -> str:
-    """Return the rows as text."""
+    """Return the rows as a table in text."""
     head = (
         f"{'case':<32} {'accepted/s':>10} {'p50 ms':>7} {'p99 ms':>7} "
         f"{'landed/s':>9} {'compacted/s':>11} {'pings':>8} {'lost':>5}"

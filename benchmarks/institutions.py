@@ -1,16 +1,18 @@
-"""Cost of protected rows in accuracy: K institutions with n rows each, at ε = 1, 3 and 8, against pooled and alone.
+"""Loss of accuracy by the protection of rows, for K institutions with n rows each, at ε = 1, 3 and 8.
 
     python -m benchmarks.institutions [--json] [--seeds 5] [--versions 20] [--rate 4] [--model logistic] [--table NAME]
 
 Each seed draws K·n rows for the institutions and leaves the rest for the test. Features have mean 0 and deviation 1
-over the institutions' rows, as if these had been agreed on. Every version, each institution answers the weights by one
-gradient, as `fedping join` computes it with protection (:mod:`fedping.client_sim.joining.answering`), and the server
-takes a step by the mean over rows. `local` protects each message by itself. In `sum` only the sum of the messages is
-seen, which has the noise of one: each institution adds a share of it, and none colludes. δ is n^-1.1.
+over the institutions' rows, as if the institutions had agreed on the scale. In every version, each institution sends
+one gradient at the version's weights, as computed by `fedping join` with protection
+(:mod:`fedping.client_sim.joining.answering`), and the server takes a step by the mean over rows. `local` protects each
+message by itself. In `sum` only the sum of the messages is visible, with the noise of a single message: each
+institution adds a share of the noise, and institutions don't collude. δ is n^-1.1.
 
-`pooled` and `alone` are scikit-learn's models of all institutions' rows, and of one's, without noise. Differences to
-`pooled` are of the same seed, with the standard error of their mean over the seeds. Seconds are CPU seconds of an
-answer, and bytes the size of its ping as JSON. A table whose package is not installed is left out, with a sentence.
+`pooled` and `alone` are scikit-learn's models of all institutions' rows and of one institution's rows, without noise.
+Differences from `pooled` are taken for the same seed, with the standard error of their mean over the seeds. Seconds are
+CPU seconds of an answer, and bytes are the size of its ping as JSON. A table whose package is not installed is skipped
+with a message.
 """
 
 from __future__ import annotations
@@ -48,13 +50,13 @@ EPSILONS = (1.0, 3.0, 8.0)
 WAYS = ("local", "sum")
 UNITS = 32
 AFTERWARDS = ("INJURY_CRASH", "NO_INJ_I", "PRPTYDMG_CRASH", "FATALITIES", "MAX_SEV_IR")
-"""Columns of accidents that describe their consequences."""
+"""Columns of accidents that describe consequences of the accident."""
 NUMBERS = ("SPD_LIM", "VEH_INVL")
-"""Columns of accidents that are no categories."""
+"""Columns of accidents with numbers; the others are categories."""
 
 
 def accidents() -> Table:
-    """Return 42,183 accidents by 27 features of time, place and persons; in class 1 (51 %) a person was hurt."""
+    """Return 42,183 accidents with 27 features of time, place and persons; in class 1 (51 %) a person was hurt."""
     columns = table_file("accidentsFull")
     features: dict[str, Any] = {}
     for name, values in columns.items():
@@ -68,7 +70,7 @@ def accidents() -> Table:
 
 
 class Case(NamedTuple):
-    """K institutions of n rows each of a table."""
+    """A case: K institutions with n rows each of a table."""
 
     name: str
     read: Callable[[], Table]
@@ -76,7 +78,7 @@ class Case(NamedTuple):
     rows: int
 
     def __str__(self) -> str:
-        """Return it for a table."""
+        """Return the case as text for a table."""
         return f"{self.name} {self.institutions} × {self.rows:,}"
 
 
@@ -92,7 +94,7 @@ CASES = (
 
 @dataclass(frozen=True)
 class Rounds:
-    """How a line is trained: the versions that each budget is spread over, the server's rate, and the model."""
+    """Settings of a line's training: the number of versions that share a budget, the server's rate, and the model."""
 
     versions: int
     rate: float
@@ -101,7 +103,7 @@ class Rounds:
 
 @dataclass(frozen=True)
 class Divided:
-    """The scaled rows of each institution, and of the test."""
+    """The scaled rows of each institution and of the test."""
 
     institutions: tuple[Table, ...]
     test: Table
@@ -109,7 +111,7 @@ class Divided:
 
 @dataclass(frozen=True)
 class Row:
-    """Accuracy of one way at one ε over the seeds, in %; relative to pooled, in points, with its standard error."""
+    """A method's accuracy over the seeds at one ε, in %, and the difference from pooled with its standard error."""
 
     table: str
     model: str
@@ -124,7 +126,7 @@ class Row:
 
 
 def divided(whole: Table, case: Case, seed: int) -> Divided:
-    """Return the rows of the institutions of a seed, scaled by their own mean and deviation, and the others."""
+    """Return a seed's rows of institutions and of the test, scaled by mean and deviation of the institutions' rows."""
     order = np.random.default_rng(seed).permutation(len(whole))
     k, n = case.institutions, case.rows
     x = whole.x[order[: k * n]]
@@ -141,7 +143,7 @@ def model_of(name: str, features: int, seed: int) -> Model[Any]:
 
 
 def federated(rows: Divided, rounds: Rounds, epsilon: float, way: str, seed: int) -> tuple[float, float, Answer]:
-    """Train over all versions; return the accuracy in %, the processor's seconds of an answer, and the last answer."""
+    """Train over all versions; return the accuracy in %, the CPU seconds of an answer, and the last answer."""
     model = model_of(rounds.model, rows.test.x.shape[1], seed)
     random = np.random.default_rng([seed, round(epsilon * 1000), WAYS.index(way)])
     k, key, seconds = len(rows.institutions), np.zeros(1, np.uint64), 0.0
@@ -163,14 +165,14 @@ def federated(rows: Divided, rounds: Rounds, epsilon: float, way: str, seed: int
 
 
 def accuracy_of(model: Model[Any], weights: np.ndarray, test: Table) -> float:
-    """Return the accuracy of weights on a test, in %."""
+    """Return the accuracy of weights on the test rows, in %."""
     predicted = model.predict(weights, of_one(test).batch(np.zeros(1, np.intp)))[0]
     labels = predicted.argmax(axis=-1) if predicted.ndim > 1 else predicted > 0.5
     return 100 * float(np.mean(labels == test.y))
 
 
 def without_noise(rows: Divided, model: str, seed: int) -> tuple[float, float]:
-    """Return the accuracies in %: of scikit-learn's model of all rows, and the mean of one institution's models."""
+    """Return accuracies in %: of scikit-learn's model of all rows, and the mean of the institutions' own models."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression as Logistic
     from sklearn.neural_network import MLPClassifier

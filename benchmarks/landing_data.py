@@ -1,4 +1,4 @@
-"""Synthetic landed pings from a seed: of one version at any scale, or of a study whose clients and arms differ.
+"""Synthetic landed pings: any number of pings of one version, or those of a study whose clients and arms differ.
 
 The same seed lands the same rows in any number of files.
 """
@@ -26,7 +26,7 @@ FIRST_MS = 1_530_000_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """The pings of one version.
+    """Settings of the pings of one version.
 
     Attributes:
         pings: number of pings.
@@ -37,7 +37,7 @@ class Traffic:
         duplicates: share of pings that a client sent a second time, with the same document id.
         unselected: share of pings without a choice.
         model_version: the version of the pings.
-        dealt: the assignment of clients to the arms; None for random arms.
+        dealt: the assignment of clients to arms; None for random arms.
     """
 
     pings: int
@@ -57,7 +57,7 @@ ARMS = {"treatment": 0.6, "control": 0.2, "control-no-decay": 0.2}
 
 @dataclass(frozen=True, kw_only=True)
 class StudyTraffic:
-    """The pings of a study to be analysed, all of one line; clients differ, and have one arm each.
+    """Settings of a study's pings for an analysis, all of one line; clients differ, and each has one arm.
 
     Attributes:
         pings: number of pings.
@@ -87,13 +87,13 @@ class StudyTraffic:
 
 
 def land(folder: Path, traffic: Traffic, seed: int, rows_per_file: int = 100_000) -> list[Path]:
-    """Write the pings as landed files of at most ``rows_per_file`` rows and return their paths."""
+    """Write the pings as landed files of at most ``rows_per_file`` rows each; return the files' paths."""
     tables = landed_tables(traffic, seed, rows_per_file)
     return [write_landed(folder, table, FIRST_MS + i) for i, table in enumerate(tables)]
 
 
 def landed_tables(traffic: Traffic, seed: int, rows: int) -> Iterator[pa.Table]:
-    """Yield the pings in tables of at most ``rows`` rows; the retries of a table's pings are in the next one."""
+    """Yield the pings in tables of at most ``rows`` rows; the duplicates of a table's pings are in the next table."""
     rng = np.random.default_rng(seed)
     clients = rng.integers(0, 256, size=(traffic.clients, 16), dtype=np.uint8)
     done, retried = 0, None
@@ -158,7 +158,7 @@ def _texts(
 
 
 def land_study(landing: Path, traffic: StudyTraffic, seed: int, rows_per_file: int = 100_000) -> list[Path]:
-    """Write the pings of a study, seeded, and return the files."""
+    """Write the pings of a study, drawn from a seed, and return the files."""
     rng = np.random.default_rng(seed)
     crowd = _Crowd(rng, traffic)
     plain = Traffic(
@@ -174,7 +174,7 @@ def land_study(landing: Path, traffic: StudyTraffic, seed: int, rows_per_file: i
 
 
 class _Crowd:
-    """Clients with an arm, a mean number of characters and an activity each; active clients get more pings."""
+    """Clients, each with an arm, a mean number of characters and an activity; active clients get more pings."""
 
     def __init__(self, rng: np.random.Generator, traffic: StudyTraffic) -> None:
         n, self._names = traffic.clients, list(traffic.arms)
@@ -187,7 +187,7 @@ class _Crowd:
         self._reach = np.cumsum(weights) / weights.sum()
 
     def behaving(self, table: pa.Table) -> pa.Table:
-        """Return the pings with clients, arms, and characters typed; the same document always says the same."""
+        """Return the pings with clients, arms and typed characters, which are the same in all copies of a document."""
         draws = _words(table.column("document_id"))
         who = np.minimum(np.searchsorted(self._reach, draws[:, 0] / 2**32), len(self._arm) - 1)
         characters = np.floor(-np.log((draws[:, 1] + 1) / 2**32) * self._typing[who] + 0.5)

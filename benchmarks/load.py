@@ -1,4 +1,4 @@
-"""A load generator for ingest that needs little time: pings over raw HTTP/1.1 on kept connections, with uvloop."""
+"""A fast load generator for ingest: pings over raw HTTP/1.1 on persistent connections, with uvloop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import numpy as np
 
 @dataclass
 class Outcome:
-    """The result of a load: answers by status, connections lost, and seconds from each request to its answer."""
+    """The result of a load: answers by status, lost connections, and seconds from each request to its answer."""
 
     seconds: float = 0.0
     lost: int = 0
@@ -26,12 +26,12 @@ class Outcome:
 
     @property
     def accepted(self) -> int:
-        """The requests answered 200."""
+        """The number of requests answered with 200."""
         return self.statuses.get(200, 0)
 
     @property
     def rate(self) -> float:
-        """Requests answered 200 per second."""
+        """Rate of requests answered with 200, per second."""
         return self.accepted / self.seconds
 
     def percentile(self, q: float) -> float:
@@ -100,14 +100,14 @@ async def _run(host: str, port: int, connections: int, requests: Iterator[bytes]
 
 
 def run_load(host: str, port: int, connections: int, requests: Iterator[bytes], seconds: float) -> Outcome:
-    """Send requests over ``connections`` connections, one at a time on each, for ``seconds`` or until they run out."""
+    """Send requests over several connections, one at a time on each, for ``seconds`` or until they run out."""
     import uvloop
 
     return uvloop.run(_run(host, port, connections, requests, seconds))
 
 
 def http_post(path: str, body: bytes, encoding: str = "") -> bytes:
-    """Return the bytes of a POST of a JSON body."""
+    """Return the bytes of a POST request with a JSON body."""
     lines = [f"POST {path} HTTP/1.1", "Host: x", "Content-Type: application/json", f"Content-Length: {len(body)}"]
     if encoding:
         lines.append(f"Content-Encoding: {encoding}")

@@ -1,8 +1,9 @@
-"""Time of a verdict for each further outcome, relative to one existing metric, for millions of clients.
+"""Time of a verdict for each additional outcome, relative to an existing metric, for millions of clients.
 
     python -m benchmarks.outcome_times [--clients 5000000] [--repeats 2]
 
-Each client of two arms has one list; a tenth of them have a later outcome. Times are of counting and judging, warm.
+Each client of two arms has one list; a tenth of the clients have a later outcome. Times are for counting and for the
+verdict, warm.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def _columns(rng: np.random.Generator, ids: np.ndarray, hours: int) -> dict[str,
 
 
 def seconds(session: object, landing: Path, metrics: Sequence[Metric], means: Means, repeats: int) -> float:
-    """Return the median time of counting and judging."""
+    """Return the median seconds of counting and reaching the verdict."""
     times = []
     for _ in range(repeats):
         began = time.perf_counter()

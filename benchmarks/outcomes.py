@@ -1,11 +1,11 @@
-"""Cost of outcomes in ingest: lists with five columns at the choice next to lists without any, and later outcomes.
+"""Cost of outcomes in ingest: of lists with five outcomes at the choice, of lists without, and of later outcomes.
 
     python -m benchmarks.outcomes [--json] [--pings 20000] [--goes 5]
 
-A real ingest with one worker takes the pings over HTTP and lands them when it stops, one a request, and in batches of
-500. The cost is defined as in `benchmarks.unit_costs`: the CPU time of all of its processes, many pings minus few, so
-that its start doesn't count. The kinds take turns within one run, and the least of a few goes counts, since
-what else the machine does adds to it. A ratio is the rate of a kind divided by that of lists without outcomes.
+A real ingest with one worker accepts the pings over HTTP, one per request and in batches of 500, and lands them when it
+stops. The cost is defined as in `benchmarks.unit_costs`: the CPU time of all of its processes, many pings minus few, so
+that its start doesn't count. The kinds take turns within one run, and the minimum of several repeats counts, since
+other load can only add to the cost. A ratio is the rate of a kind divided by the rate of lists without outcomes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ STUDIES = {"lists": (), "lists, five outcomes": FIVE, "later outcomes": LATER}
 
 @dataclass(frozen=True)
 class Row:
-    """The cost of one ping of a kind: processor microseconds, and bytes as sent, in the journal and landed."""
+    """The cost of a ping of a kind: CPU microseconds, and bytes as sent, in the journal and landed."""
 
     kind: str
     way: str
@@ -61,7 +61,7 @@ class Row:
 
 
 def study_of(outcomes: tuple[Outcome, ...]) -> Study:
-    """Return a shop with a model of 30 weights."""
+    """Return a study of a shop with a model of 30 weights."""
     weights = tuple(Weight(name=f"w{i}", start=1.0, step=Step(start=1, min=0.1, max=3)) for i in range(M))
     line = Line(name="main", spec=ModelSpec(name="shop", model="shop", weights=weights))
     arms = (Arm(name="treatment", share=1.0, line="main", applies=True, submits=True),)
@@ -93,7 +93,7 @@ def ping(rng: np.random.Generator, kind: str) -> dict[str, Any]:
 
 
 def requests(kind: str, pings: int, batch: int) -> list[bytes]:
-    """Return requests with a number of pings, all different, ``batch`` at a time."""
+    """Return requests with ``batch`` pings each, all different."""
     rng = np.random.default_rng(1)
     path = "/submit/shop/outcome/1" if kind == "later outcomes" else "/submit/shop/list-update/1"
     if batch == 1:
@@ -109,7 +109,7 @@ def requests(kind: str, pings: int, batch: int) -> list[bytes]:
 
 
 def measured(pings: int, goes: int, tell: Callable[[str], None]) -> list[Row]:
-    """Return the cost of each kind, one ping a request and in batches, the kinds in turn."""
+    """Return the cost of each kind, one ping per request and in batches; the kinds take turns."""
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as name:
         stores = {kind: Path(name) / str(number) for number, kind in enumerate(STUDIES)}
@@ -140,7 +140,7 @@ def measured(pings: int, goes: int, tell: Callable[[str], None]) -> list[Row]:
 
 
 def main(words: list[str]) -> int:
-    """Measure and print."""
+    """Measure, and print a table or JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--pings", type=int, default=20_000)

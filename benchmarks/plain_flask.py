@@ -1,4 +1,4 @@
-"""The same landing inside a plain Flask route: what ingest would be without its hot path."""
+"""Ingest without its hot path: the same landing inside a plain Flask route."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class PlainFlask(Edge):
-    """Ingest with an ordinary view in place of the hot path: the same checks, the same journal, Flask's dispatch."""
+    """Ingest with an ordinary view instead of the hot path: the same checks and journal, but Flask's dispatch."""
 
     def __init__(self, services: Services) -> None:
         super().__init__(services)
@@ -37,12 +37,12 @@ class PlainFlask(Edge):
             return Response(ACCEPTED_ONE.body, content_type="application/json")
 
     def wsgi_app(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
-        """Answer one request the way Flask does."""
+        """Answer a request by Flask's own dispatch."""
         return Flask.wsgi_app(self, environ, start_response)
 
 
 class PlainFront(Front):
-    """A subclass that passes even pings to the Flask application."""
+    """A front that passes all requests, even pings, to the Flask application."""
 
     def _is_submitted(self, environ: dict[str, Any]) -> bool:
         return False

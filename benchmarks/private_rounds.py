@@ -1,13 +1,13 @@
-"""Cost of privacy in a round: whole rounds on NumPy in one thread, from the listing to the published version.
+"""Cost of privacy in a round: whole rounds with NumPy in one thread, from the listing to the published version.
 
     python -m benchmarks.private_rounds [--json] [--clients 200000] [--repeats 15] [--seed 1]
 
-Every client sends one ping of 22 weights, and arms are dealt by the clients' ids. The line without privacy takes the
-mean of the updates; or it is one as new studies have them, with a clip, a guard, and figures of who moves the model.
-The private line takes signs of them all, or of one half by a secret coin, whose rounds read half as many updates. Ways
-are taken in turns, each round on a fresh store, after one turn to warm up. Seconds are CPU seconds, which other load
-disturbs less; ratios are between rounds of the same turn, reported as median and quartiles. `check before a round` is
-all that a private round does before it lists what has landed, after 100 rounds.
+Every client sends one ping of 22 weights, and arms are assigned by the clients' ids. The line without privacy takes the
+mean of the updates; a second one has the defaults of new studies: a clip, a guard, and figures of clients' influence.
+The private line uses the signs of all clients' updates, or those of one half, sampled secretly, whose rounds read half
+as many updates. The ways take turns, each round on a fresh store, after one turn to warm up. Seconds are CPU seconds,
+which other load disturbs less; ratios are between rounds of the same turn, reported as median and quartiles. `check
+before a round` is all that a private round does before it lists the landed pings, after 100 rounds.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ FILES = 10
 
 
 class Ratio(NamedTuple):
-    """Ratio between two ways in the same turn: the median of the turns, and their quartiles."""
+    """Ratio between two ways in the same turn: median and quartiles over the turns."""
 
     median: float
     low: float
@@ -67,13 +67,13 @@ class Ratio(NamedTuple):
         return cls(median, low, high)
 
     def __str__(self) -> str:
-        """Return it for a table."""
+        """Return the ratio as text for a table."""
         return f"{self.median:.2f} ({self.low:.2f} to {self.high:.2f})"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement: median and fastest of the turns, in seconds of the processor, and ratios to two other ways."""
+    """A measurement: median and fastest turn in CPU seconds, and ratios to two other ways."""
 
     what: str
     clients: int
@@ -84,7 +84,7 @@ class Row:
 
 
 def study_of(sampling: float | None) -> Study:
-    """Return a study with a private line, or with another one if ``sampling`` is None."""
+    """Return a study with a private line, or without privacy if ``sampling`` is None."""
     step = Step(start=1, min=0.1, max=3)
     weights = tuple(Weight(name=f"w{i}", start=0, step=step) for i in range(M))
     line = Line(name="main", spec=ModelSpec(name="benchmark", model="any", weights=weights), pipeline=Pipeline())
@@ -110,11 +110,11 @@ CASES = {
 
 
 Sent: TypeAlias = Callable[["np.ndarray", "np.ndarray", "np.ndarray"], pa.BinaryArray]
-"""Of (vectors, document ids, numbers of the arms) of clients returns the payloads of their pings."""
+"""Function from clients' (vectors, document ids, numbers of arms) to the payloads of their pings."""
 
 
 def land(where: Path, study: Study, clients: int, seed: int, sent: Sent | None = None) -> None:
-    """Land one ping a client; the same clients with the same updates for every study.
+    """Land one ping per client; the clients and their updates are the same for every study.
 
     ``sent`` makes the payloads of the tag `shared`; without it, vectors are sent unchanged.
     """
@@ -158,9 +158,9 @@ def _texts(places: np.ndarray, texts: tuple[str, ...]) -> pa.DictionaryArray:
 
 
 def a_round(where: Path, landed: Path, study: Study, helper: Helper | None = None) -> float:
-    """Return the seconds of a round on a new store, with its own landing folder; including its helper's.
+    """Return the seconds of a round on a new store with its own landing folder, including the helper's seconds.
 
-    In that a round notes what it has released; with another store, the next one of the line would be refused.
+    A round records its releases in the landing folder, and with another store, the line's next round would be refused.
     """
     with tempfile.TemporaryDirectory(dir=where) as folder:
         landing, store = Path(folder) / "landing", _store(Path(folder) / "store", study)

@@ -1,10 +1,10 @@
-"""Cost per ping of measuring ingest's time to answer.
+"""Cost per ping of the measurement of ingest's response times.
 
     python -m benchmarks.request_times [--json] [--turns 1000]
 
-A worker's application accepts pings in this process, without HTTP and 128 at a time, with the clock and without, in
+A worker's application accepts pings in this process, without HTTP and 128 at a time, with and without the clock, in
 turns that alternate every few milliseconds; medians of the CPU time of all threads are compared. With HTTP a ping costs
-more, so the share that the clock has of it is smaller than this.
+more, so the clock's share of the cost is smaller than this ratio.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NONE = Stopwatch()
 
 @dataclass(frozen=True)
 class Row:
-    """The processor's microseconds a ping, medians of the turns, and their ratio."""
+    """CPU microseconds per ping with and without the clock, medians over the turns, and their ratio."""
 
     with_clock: float
     without: float
@@ -53,7 +53,7 @@ class Row:
 
 
 class Untimed(Front):
-    """A worker's application before it had a clock; pings alone."""
+    """A worker's application without the clock, for pings only."""
 
     async def __call__(self, scope: Scope, protocol: HTTPProtocol) -> None:
         """Answer one ping."""
@@ -68,7 +68,7 @@ class Untimed(Front):
 
 
 class Client:
-    """One request's body, and the status that it gets."""
+    """A client's request body, and the status of the answer."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
@@ -79,7 +79,7 @@ class Client:
         return self._body
 
     def response_bytes(self, status: int, _headers: object, _body: bytes) -> None:
-        """Take the answer."""
+        """Record the status of the answer."""
         self.status = status
 
 
@@ -100,7 +100,7 @@ def requests(number: int, seed: int) -> list[tuple[Any, bytes]]:
 
 
 async def _microseconds(front: Front, some: Sequence[tuple[Any, bytes]]) -> float:
-    """Return the CPU microseconds per ping, with a number of them at a time."""
+    """Return the CPU microseconds per ping, with several pings at a time."""
     clients = [(scope, Client(body)) for scope, body in some]
     began = time.process_time()
     await asyncio.gather(*(front(scope, client) for scope, client in clients))  # type: ignore[arg-type]
@@ -110,7 +110,7 @@ async def _microseconds(front: Front, some: Sequence[tuple[Any, bytes]]) -> floa
 
 
 async def _turns(services: Services, turns: int) -> list[tuple[float, float]]:
-    """Return the cost of a ping with the clock and without, turn by turn; the order alternates."""
+    """Return a ping's cost with and without the clock, turn by turn; the order alternates."""
     timed, untimed = Front(Edge(services)), Untimed(Edge(services))
     some = requests(CONNECTIONS, 1)
     found = []
@@ -140,7 +140,7 @@ def _no_clock() -> int:
 
 
 def main() -> int:
-    """Measure and print."""
+    """Measure, and print a table or JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--turns", type=int, default=1000)

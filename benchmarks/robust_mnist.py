@@ -1,11 +1,11 @@
-"""Which published operator stands which attack on MNIST, with clients that are alike and clients with two digits each.
+"""Accuracy of published robust operators under attacks on MNIST, with similar clients or with two digits per client.
 
     python -m benchmarks.robust_mnist [--out FILE] [--seeds 3] [--partition alike] [--defence NAME]
     python -m benchmarks.robust_mnist --table FILE [--figure FILE]
 
-`experiments/robust_mnist.toml` has the model, the data and the attacks; rounds are in memory. Each run appends a line
-of JSON to the file of `--out`, and is skipped if it is already there. `--table` prints a file's tables, the test
-accuracy by attack and defence with 95 % intervals over the seeds, and `--figure` draws them.
+`experiments/robust_mnist.toml` has the model, the data and the attacks; rounds are computed in memory. Each run appends
+a line of JSON to the file of `--out`, and is skipped if it is already there. `--table` prints a file's tables: the test
+accuracy by attack and defence with 95 % intervals over the seeds. `--figure` draws them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PARTITIONS: dict[str, Raw] = {
     "alike": {"partition": "iid", "clients": 25},
     "two digits each": {"partition": "labels", "clients": 25, "labels": 2},
 }
-"""The digits that clients have, by name."""
+"""Partitions of the digits over clients, by name."""
 
 DEFENCES: dict[str, Raw] = {
     "mean": {},
@@ -45,15 +45,15 @@ DEFENCES: dict[str, Raw] = {
     "buckets of 2, median": {"aggregate": {"by": "median"}, "bucketing": 2},
     "buckets of 2, Krum": {"aggregate": {"by": "krum", "hostile": 0.4}, "bucketing": 2},
 }
-"""The settings of [server] by name; a defence that needs the hostile share gets it, and one with buckets twice that."""
+"""Defences as settings of [server], by name; the assumed share of hostile clients is 0.2, or 0.4 with buckets."""
 
 Cell = tuple[str, str, str]
-"""Partition, attack, defence."""
+"""A cell of a table: partition, attack, defence."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One heat map: a row for each attack, a column for each defence; the cell of a NaN is empty."""
+    """A heat map with a row per attack and a column per defence; cells with NaN are empty."""
 
     title: str
     rows: tuple[str, ...]
@@ -77,7 +77,7 @@ def draw(
         path: the file.
         label: the meaning of the values, shown on the scale.
         best: the value in the lightest colour.
-        worst: the value in the darkest colour; worse values have it too.
+        worst: the value in the darkest colour, which worse values have too.
         text: returns the text of a value's cell.
     """
     import numpy as np
@@ -115,7 +115,7 @@ def draw(
 
 
 def setups(partition: str, defence: str) -> Mapping[str, Setup]:
-    """Return the settings of each attack by its name."""
+    """Return the settings of the runs by attack."""
     raw = merged(tomllib.loads(BASE.read_text()), {"server": DEFENCES[defence], "partition": PARTITIONS[partition]})
     return experiment_of(raw, name="robust-mnist", folder=BASE.parent).variants
 
@@ -140,7 +140,7 @@ def cell_of(row: Mapping[str, Any]) -> Cell:
 
 
 def means_of(rows: Sequence[Mapping[str, Any]]) -> dict[Cell, tuple[float, float]]:
-    """Return the mean accuracy of each cell over the seeds, and half of its 95 % interval, which one seed has not."""
+    """Return each cell's mean accuracy over the seeds, and half of its 95 % interval (NaN for one seed)."""
     from scipy.stats import t
 
     values: dict[Cell, dict[int, float]] = {}
@@ -161,7 +161,7 @@ def names_of(means: Mapping[Cell, object]) -> tuple[list[str], list[str], list[s
 
 
 def tables(means: Mapping[Cell, tuple[float, float]]) -> Iterator[str]:
-    """Yield a table in Markdown for each partition, a row an attack and a column a defence."""
+    """Yield a Markdown table for each partition, with a row per attack and a column per defence."""
     partitions, attacks, defences = names_of(means)
     for partition in partitions:
         yield f"\n{partition}\n"

@@ -1,14 +1,14 @@
-"""Which defence stands which attack: the loss of the demo's model under each pair, and what each defence costs.
+"""Strength and cost of defences: the loss of the demo's model by attack and defence, and each defence's cost.
 
     python -m benchmarks.robustness [--out FILE] [--users 200] [--rounds 15] [--seeds 3] [--hostile "1 client"]
         [--attack NAME] [--defence NAME]
     python -m benchmarks.robustness --table FILE
     python -m benchmarks.robustness --cost [--users 200 --users 4000]
 
-`experiments/attacks.toml` has the model, its step sizes and the users; rounds are in memory. Each run appends a line of
-JSON to the file of `--out`, and is skipped if it is already there; `--table` prints a file's tables. `--cost` measures
-one round of each defence, without the clients' own work, on random updates: its CPU time, the median of five, and the
-memory growth of its process.
+`experiments/attacks.toml` has the model, its step sizes and the users; rounds are computed in memory. Each run appends
+a line of JSON to the file of `--out`, and is skipped if it is already there; `--table` prints a file's tables. `--cost`
+measures a round of each defence on random updates, without the clients' own work: its CPU time, the median of five, and
+the growth of the process' memory.
 """
 
 from __future__ import annotations
@@ -95,11 +95,11 @@ DEFENCES: dict[str, Raw] = {
     "centered clip": {"aggregate": {"by": "centered_clip", "radius": 1.0}},
     "buckets, median": {"aggregate": {"by": "median"}, "bucketing": 2},
 }
-"""Settings of [server], by name."""
+"""Defences as settings of [server], by name."""
 
 
 def setup_of(attack: Raw | None, defence: Raw, users: int, rounds: int) -> Setup:
-    """Return one run's settings: the file's, with this attack and this defence."""
+    """Return a run's settings: those of the file, with an attack and a defence."""
     raw = tomllib.loads(BASE.read_text())
     for name in ("variants", "seeds"):
         raw.pop(name)
@@ -116,12 +116,12 @@ def setup_of(attack: Raw | None, defence: Raw, users: int, rounds: int) -> Setup
 
 
 def losses_of(setup: Setup, problem: Problem, seed: int) -> dict[int, float]:
-    """Return the loss on the test searches by the number of rounds, every fifth."""
+    """Return the loss on the test searches after every fifth round, by the number of rounds."""
     return figures_of(setup, problem, seed, "loss")
 
 
 def figures_of(setup: Setup, problem: Problem, seed: int, metric: str) -> dict[int, float]:
-    """Return a metric of the test data by the number of rounds."""
+    """Return a metric on the test data by the number of rounds."""
     log = MetricLog("", seed, None)
     attacker = Attacker(setup.attack, setup, problem) if setup.attack else None
     cohorts = Cohorts(setup, problem, attacker=attacker)
@@ -132,7 +132,7 @@ def figures_of(setup: Setup, problem: Problem, seed: int, metric: str) -> dict[i
 
 
 def cells(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    """Yield the hostile clients and their attack; first none."""
+    """Yield pairs of the number of hostile clients and their attack, beginning with no attack."""
     yield CLEAN, CLEAN
     for hostile in options.hostile or HOSTILE:
         for attack in options.attack or ATTACKS:
@@ -169,7 +169,7 @@ def cost_of(defence: str, users: int) -> tuple[float, float]:
     shards, ones = shard_of(ids), np.ones(users, np.int64)
     exact, state = line.spec.start_array, first_state(line)
     before, seconds = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, []
-    for _ in range(6):  # the first has no bound to clip at, and warms up
+    for _ in range(6):  # the first one has no clip bound, and warms up
         began = time.process_time()
         round_ = ArrayRound(line, state)
         round_.add(shards, updates, examples=ones, pings=ones, clients=ids)
@@ -200,7 +200,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def tables(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a table in Markdown for each number of users and of rounds, a row an attack and a column a defence."""
+    """Yield a Markdown table for each number of users and of rounds, with a row per attack and a column per defence."""
     for users, rounds in sorted(
         {(row["users"], after) for row in rows for after in (15, 50) if row["rounds"] >= after}
     ):

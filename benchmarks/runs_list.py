@@ -1,12 +1,12 @@
-"""The list of runs and the page that compares, by the number of runs.
+"""Load times of the list of runs and of the page of comparisons, by the number of runs.
 
     python -m benchmarks.runs_list [--runs 10000] [--loads 9] [--json]
 
-Generated runs of one variant, like those of `fedping simulate`, under a separate `fedping dashboard`. Reports the first
-page during the build of the index, and the build's duration; the first page of a new server that finds the index
-(cold); pages of a server that has answered before (warm): the default one, sorted by a metric, filtered, without
-groups, the last one; the page that compares; with Chromium installed, the first paint. All in one run, as is the same
-with a tenth of the runs, so that ratios can be read.
+Generates runs of one variant, like those of `fedping simulate`, and serves them with a separate `fedping dashboard`.
+Reports the time of the first page during the build of the index, and of the build; of the first page of a new server
+that finds the index (cold); of pages of a server that has answered before (warm): the default one, sorted by a metric,
+filtered, without groups, the last one, and the page of comparisons; and, with Chromium installed, of the first paint.
+The same is measured with a tenth of the runs, so that ratios can be read.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ PAGES = {
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds, and bytes of the usual page and of the index.
+    """Seconds of pages, and bytes of the default page and of the index.
 
     Attributes:
-        runs: their number.
-        while_indexing: the slowest of the first page's loads while the index is made.
-        indexing: to make the index.
-        cold: the first page of a server that finds the index.
-        warm: the median of each page's loads.
-        paint: the first contentful paint in Chromium, cold and warm; None without one.
-        page_bytes: of the usual page.
-        index_bytes: of the file.
+        runs: the number of runs.
+        while_indexing: slowest load of the first page during the build of the index.
+        indexing: duration of the build of the index.
+        cold: load of the first page of a server that finds the index.
+        warm: median load of each page.
+        paint: first contentful paint in Chromium, cold and warm; None without Chromium.
+        page_bytes: bytes of the default page.
+        index_bytes: bytes of the index file.
     """
 
     runs: int
@@ -68,7 +68,7 @@ class Measured:
 
 @contextmanager
 def dashboard(folder: Path) -> Iterator[DashboardServer]:
-    """Serve a folder."""
+    """Serve a folder with a dashboard."""
     places = [f"--{place}={folder / place}" for place in ("store", "landing", "runs")]
     server = start_dashboard(folder / "said", *places)
     try:
@@ -78,7 +78,7 @@ def dashboard(folder: Path) -> Iterator[DashboardServer]:
 
 
 def seconds(server: DashboardServer, page: str) -> float:
-    """Return the seconds until a page has come whole."""
+    """Return the seconds until a page is received completely."""
     began = time.perf_counter()
     answer = requests.get(server.url + page, headers=HTML, timeout=600)
     took = time.perf_counter() - began
@@ -119,7 +119,7 @@ def measured(folder: Path, runs: int, loads: int) -> Measured:
 
 
 def paints(server: DashboardServer) -> tuple[float, float]:
-    """Return the seconds to the first contentful paint of the list, of a first and of a second load."""
+    """Return the seconds to the first contentful paint of the list, at the first and at the second load."""
     from playwright.sync_api import sync_playwright
 
     from tests.browser.harness.chromium import pages_of, running_chromium

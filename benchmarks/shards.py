@@ -2,9 +2,9 @@
 
     python -m benchmarks.shards [--json] [--pings 1000000] [--rows-per-file 200000] [--repeats 5]
 
-The NumPy engine in one thread, which does what all tasks of a cluster do together, with the default clip of a study of
-22 weights. Pings are landed as ingest lands them for a study of 16, 64 and 256 shards; some are then read with another
-number than they were landed for, as after a change. The ways take turns; a ratio is the median over the turns.
+Rounds run on the NumPy engine in one thread, which does the work of all tasks of a cluster, with the default clip of a
+study of 22 weights. Pings are landed as by ingest for a study of 16, 64 and 256 shards; some are then read with another
+number of shards, as after a change of the setting. The ways take turns; a ratio is the median over the turns.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from fedping.server_jobs.round.plan import Work
 
 COUNTS = (16, 64, 256)
 WAYS = (*((count, count) for count in COUNTS), (16, 64), (16, 256), (256, 16))
-"""The number of shards that the files were landed for, and the round's number of shards."""
+"""Ways: the number of shards that the files were landed for, and the round's number of shards."""
 
 BOUND = 5.0
 
 
 @dataclass(frozen=True)
 class Row:
-    """One way: CPU seconds, and the ratio to 16 shards over files of 16 (the median of the turns)."""
+    """Result for one of :data:`WAYS`: CPU seconds, and the ratio to 16 shards over files of 16 (median over turns)."""
 
     landed_for: int
     row_groups: int

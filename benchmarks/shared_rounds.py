@@ -1,17 +1,17 @@
-"""Cost of a second server: rounds of a two-server line, the shares themselves, and proofs of votes.
+"""Cost of a second server: of rounds of a two-server line, of shares, and of proofs of votes.
 
     python -m benchmarks.shared_rounds [--json] [--what rounds shares proofs] [--clients 100000] [--proven 10000]
                                        [--repeats 9] [--some 5000] [--seed 1]
 
-**rounds**: whole rounds on NumPy in one thread, over the Parquet files of clients that have sent a ping of 22 weights
-each, against rounds of a private line without a helper, of the same clients with the same updates; in turns, as in
-`benchmarks.private_rounds`. The leader's part is all of the round but the helper's, which reads the request, opens and
-adds up the shares in one thread, and keeps its answer on disk. Request and answer are handed on in memory.
+**rounds**: whole rounds with NumPy in one thread, over the Parquet files of clients that have sent a ping of 22 weights
+each, compared with rounds of a private line without a helper, with the same clients and updates; in turns, as in
+`benchmarks.private_rounds`. The helper reads the request, opens and adds up the shares in one thread, and stores its
+answer on disk; the rest of the round is the leader's part. Request and answer are passed on in memory.
 
-**shares**: for each way of sealing, the costs of a client's share and of the helper's part of it, with 22 weights.
+**shares**: for each way of sealing, the costs of a client's share, for the client and for the helper, with 22 weights.
 
-**proofs**: that a client sends votes of 22 weights and nothing else: the costs of making them, of each server's part,
-and of the decision. Then whole rounds of ``--proven`` clients that do.
+**proofs**: the costs of proving that a client sends votes of 22 weights and nothing else: of making a proof, of each
+server's part, and of the decision. Then whole rounds of ``--proven`` clients with proofs.
 
 All seconds are CPU seconds; for shares and proofs the minimum of the repeats.
 """
@@ -62,7 +62,7 @@ PLAIN, LEADER, HELPER, BOTH = "private, no helper", "shares: the leader's part",
 
 @dataclass(frozen=True)
 class RoundRow:
-    """One part of a round: median and fastest turn in seconds, microseconds a ping, ratio to the plain round."""
+    """Cost of a part of a round: median and fastest seconds, microseconds per ping, and ratio to the plain round."""
 
     what: str
     clients: int
@@ -74,7 +74,7 @@ class RoundRow:
 
 @dataclass(frozen=True)
 class ShareRow:
-    """One way of sealing: bytes of a payload, and microseconds of client and helper for it."""
+    """Cost of a way of sealing: bytes of a payload, and microseconds of client and helper per payload."""
 
     seal: Seal
     payload: int
@@ -84,7 +84,7 @@ class ShareRow:
 
 @dataclass(frozen=True)
 class ProofRow:
-    """One step of proving votes: clients a second, and bytes of each that it makes."""
+    """Cost of a step of proving votes: clients per second, and bytes per client."""
 
     what: str
     per_second: float
@@ -92,7 +92,7 @@ class ProofRow:
 
 
 def shared_study(helper: HelperFolder, seal: Seal = "x25519", *, proofs: bool = False) -> tuple[Study, Offer]:
-    """Return the private study of `benchmarks.private_rounds` with a helper, and the offer of that helper."""
+    """Return the private study of `benchmarks.private_rounds` with a helper, and the helper's offer."""
     study = study_of(1.0)
     [line] = study.lines
     assert line.privacy is not None
@@ -106,7 +106,7 @@ def shared_study(helper: HelperFolder, seal: Seal = "x25519", *, proofs: bool = 
 
 @dataclass
 class TimedHelper:
-    """The way to a helper in the same process, which counts what the helper takes."""
+    """Calls a helper in the same process, and measures the helper's time."""
 
     folder: HelperFolder
     seconds: float = field(default=0.0)
@@ -122,7 +122,7 @@ class TimedHelper:
 def payloads_of(
     study: Study, offer: Offer, vectors: NDArray[np.int64], documents: NDArray[np.uint8], places: NDArray[np.integer]
 ) -> pa.BinaryArray:
-    """Return the payloads of clients with these vectors, document ids (k, 16), and places of their arms, shape (k,)."""
+    """Return the payloads of clients with these vectors, document ids (k, 16), and positions of their arms (k,)."""
     sharer, parts, order = Sharer(study, study.lines[0], offer), [], []
     for place, arm in enumerate(study.arms):
         rows = np.flatnonzero(places == place)
@@ -133,7 +133,7 @@ def payloads_of(
 
 
 def rounds(where: Path, clients: int, repeats: int, seed: int, *, proofs: bool = False) -> Iterator[RoundRow]:
-    """Yield the cost of each part of a two-server round, against a private one; with ``proofs`` clients prove votes."""
+    """Yield the cost of each part of a two-server round and of a private one; with ``proofs``, clients prove votes."""
     made = make_helper(where / "helper")
     study, offer = shared_study(made, proofs=proofs)
     back_up(made, where / "who has not answered yet")
@@ -157,7 +157,7 @@ def rounds(where: Path, clients: int, repeats: int, seed: int, *, proofs: bool =
 
 
 def shares(where: Path, k: int, repeats: int, seed: int) -> Iterator[ShareRow]:
-    """Yield the cost of a share by each way of sealing, in turns."""
+    """Yield the cost of a share for each way of sealing, measured in turns."""
     ways: list[Callable[[], object]] = []
     sizes_of = []
     for seal in SEALS:

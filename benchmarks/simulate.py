@@ -1,12 +1,13 @@
-"""Cost of a simulated ping, from ten thousand clients to a million; and the study of 2018 at its original size.
+"""Cost of a simulated ping, from ten thousand clients to a million, and of the study of 2018 at its original size.
 
     python -m benchmarks.simulate [--json] [--clients 10000 100000 1000000] [--pings 2000000] [--runs 2] [--full]
 
-Every size makes approximately the same number of pings (``--pings``), to compare the cost of a client apart from its
-pings: enrolment, and checking in every tick whether it searches. Full frecency; three iterations, each with its round,
-and a tick of evaluation; everything is written to Parquet and to a store in a temporary folder. Each size runs in a
-separate process, ``--runs`` times, and the fastest run counts, since other load can only slow a run down. CPU seconds
-are in a separate column; other programs disturb them less. Memory is the process' peak.
+Every size makes approximately the same number of pings (``--pings``), so that sizes differ in the cost of clients
+without their pings: enrolment, and the check in every tick whether a client searches. The model is full frecency, with
+three iterations, each with its round, and a tick of evaluation; everything is written to Parquet and to a store in a
+temporary folder. Each size runs in a separate process, ``--runs`` times, and the fastest run counts, since other load
+can only slow a run down. CPU seconds are in a separate column; other programs disturb them less. Memory is the process'
+peak.
 
 ``--full`` runs experiments/firefox_study.toml instead, once: 723,581 clients, 137 iterations and 480 ticks.
 """
@@ -35,12 +36,12 @@ STUDY = Path(__file__).parents[1] / "experiments" / "firefox_study.toml"
 TICKS = 4
 TICKS_A_DAY = 48
 AT_NIGHT = 0.56
-"""How active users are in the first ticks, of their mean over a day."""
+"""Users' activity in the first ticks, relative to their mean over a day."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """One size: the pings of a run, the seconds of the fastest by the wall and of the processor, the peak in GiB."""
+    """Costs of one size: pings of a run, wall seconds and CPU seconds of the fastest run, and peak memory in GiB."""
 
     clients: int
     pings: int
@@ -50,12 +51,12 @@ class Cost:
 
     @property
     def microseconds(self) -> float:
-        """Wall time per ping."""
+        """Wall time per ping in microseconds."""
         return 1e6 * self.seconds / self.pings
 
     @property
     def cpu_microseconds(self) -> float:
-        """CPU time per ping."""
+        """CPU time per ping in microseconds."""
         return 1e6 * self.cpu_seconds / self.pings
 
 
@@ -80,7 +81,7 @@ def timed(experiment: Experiment, threads: int) -> tuple[Summary, float, float]:
 
 
 def cost(arguments: argparse.Namespace) -> Cost:
-    """Run one size in this process; 0 clients stand for the unchanged study of 2018."""
+    """Run one size in this process and return its costs; 0 clients stand for the unchanged study of 2018."""
     experiment = replace(experiment_from_toml(STUDY)[0], seed=arguments.seed)
     if arguments.only:
         experiment = sized(arguments.only, arguments.pings, arguments.seed)

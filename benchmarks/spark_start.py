@@ -1,16 +1,16 @@
-"""Cost of one round that starts its own Spark, as under cron: `spark-submit.sh` against Spark's own spark-submit.
+"""Cost of a round that starts its own Spark, as under cron: by `spark-submit.sh`, and by Spark's own spark-submit.
 
     python -m benchmarks.spark_start [--json] [--pings 10000] [--repeat 5]
 
-In one run, in turns, all of them the same round of the same pings on the same Java:
+Four ways are measured in turns, with the same round of the same pings on the same Java:
 
 - untuned: Spark's own `spark-submit`, with its own settings;
 - the script without its archive of Spark's classes, as in the first run on a machine;
 - the script from its second run on;
-- the script with nothing to do, which starts no JVM.
+- the script without new pings, which starts no JVM.
 
-Wall time from the start of the process to its end, with all that it started; the median, and the fastest. CPU seconds
-in a separate column, since other load disturbs them less.
+Wall time is from the start of the process to the end of all processes that it started, as median and minimum. CPU
+seconds are in a separate column, since other load disturbs them less.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Command = tuple[list[str], dict[str, str]]
 
 @dataclass(frozen=True)
 class Row:
-    """One way to run the round: seconds of wall time, CPU seconds, and wall time relative to the untuned way."""
+    """Costs of a way to run the round: wall seconds, CPU seconds, and wall time relative to the untuned way."""
 
     way: str
     median: float
@@ -56,18 +56,18 @@ class Row:
 
 
 def untuned() -> Command:
-    """Spark's own program on the same entry point, with its required settings."""
+    """Return the command of Spark's own program for the same entry point, with the required settings."""
     made = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "SPARK_HOME": str(spark_home())}
     return [str(spark_home() / "bin" / "spark-submit"), str(ROOT / "server_jobs" / "spark" / "entry.py")], made
 
 
 def script(archive: str) -> Command:
-    """Ours."""
+    """Return the command of `spark-submit.sh` with an archive of Spark's classes."""
     return [str(ROOT / "spark-submit.sh"), "--"], {"FEDPING_PYTHON": sys.executable, "FEDPING_SPARK_ARCHIVE": archive}
 
 
 def prepare(folder: Path, pings: int) -> None:
-    """Make a store with version 0, and land pings of it in files of the size that ingest writes."""
+    """Make a store with version 0, and land pings of this version in files as large as ingest's."""
     weights = tuple(Weight(name=f"w{i}", start=100.0, step=Step(start=1, min=0.1, max=3)) for i in range(M))
     line = Line(name="main", spec=ModelSpec(name="bench", model="frecency-22", weights=weights), pipeline=Pipeline())
     arms = (Arm(name="treatment", share=0.8, line="main", applies=True, submits=True), Arm(name="control", share=0.2))
@@ -78,7 +78,7 @@ def prepare(folder: Path, pings: int) -> None:
 
 
 def run(command: Command, folder: Path, store: Path) -> tuple[float, float]:
-    """Run one round to its end; return wall and CPU seconds."""
+    """Run a round to its end; return wall and CPU seconds."""
     words, variables = command
     words = [*words, "round", "--store", str(store), "--landing", str(folder / "landing"), "bench", "main"]
     environment = os.environ | {"JAVA_HOME": str(find_java().home()), "SPARK_LOCAL_IP": "127.0.0.1"} | variables
@@ -96,7 +96,7 @@ def _cpu_of_children() -> float:
 
 
 def measure(folder: Path, repeat: int, say: Callable[[str], None]) -> list[Row]:
-    """Run all the ways in turns, each on its own store, and check that they publish the same weights."""
+    """Run the ways in turns, each on its own store, and check that they publish the same weights."""
     ways = {
         "untuned spark-submit": untuned(),
         "spark-submit.sh, first run (no archive)": script("off"),
@@ -109,7 +109,7 @@ def measure(folder: Path, repeat: int, say: Callable[[str], None]) -> list[Row]:
         store = folder / "store"
         for way, command in ways.items():
             say(f"{number + 1}/{repeat}: {way}")
-            if way != "spark-submit.sh, nothing to do":  # that one comes again to the store of the one before it
+            if way != "spark-submit.sh, nothing to do":  # this way uses the store of the previous way again
                 store = shutil.copytree(folder / "store", folder / f"{number}-{way}")
             taken[way].append(run(command, folder, store))
             published.add(open_store(store).version("bench", "main", 1).weights)

@@ -1,15 +1,15 @@
-"""Cost of a round of many simulated clients: in one process, and distributed over Spark's executors.
+"""Cost of a round of many simulated clients, in one process and distributed over Spark's executors.
 
     python -m benchmarks.spread [--json] [--clients 100000 1000000] [--executors 0 1 2] [--seed 1]
 
-The study of 2018, one iteration in which each client searches about once, and the round of it: so there are about as
-many pings as clients. Users have 8 pages, so that a ping costs less than in ``benchmarks.simulate`` and what surrounds
-it weighs more. Each row is `fedping simulate` in a separate process, into a temporary folder: ``0`` executors are one
-process with two threads, ``n`` are a ``local-cluster`` of n executors of one core each, which start, receive our code
-and end within the time. Equal weights verify that the results are the same.
+The study of 2018 has one iteration, in which each client searches about once, and one round; so there are about as many
+pings as clients. Users have 8 pages, so that a ping costs less than in ``benchmarks.simulate`` and other costs have
+more weight. Each row is a run of `fedping simulate` in a separate process, into a temporary folder: ``0`` executors are
+one process with two threads, ``n`` are a ``local-cluster`` of n executors of one core each. The time includes that they
+start, receive our code and end. Equal weights verify that the results are the same.
 
-Memory is sampled twice a second: the proportional set size of the command's process, and the largest that an
-executor's Python and all of Java's processes have had. CPU seconds are the total of all processes.
+Memory is sampled twice a second: the peak proportional set sizes of the command's process, of an executor's Python, and
+of all Java processes. CPU seconds are the total of all processes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Row:
-    """One run; memory in GiB: of the command's process, of an executor's Python, and of all of Java."""
+    """Costs of a run; memory, in GiB, is of the command's process, an executor's Python, and all Java processes."""
 
     clients: int
     executors: int
@@ -71,7 +71,7 @@ class Row:
 
 @dataclass
 class Seen:
-    """Measurements of a tree of processes."""
+    """Measurements of a tree of processes so far."""
 
     cpu: dict[int, float] = field(default_factory=dict)
     driver: float = 0.0
@@ -79,7 +79,7 @@ class Seen:
     java: float = 0.0
 
     def look(self, root: int) -> None:
-        """Look at a process and all below it."""
+        """Sample a process and all its descendants."""
         java = 0.0
         for pid in _tree(root):
             with suppress(OSError, ValueError, StopIteration):
@@ -97,7 +97,7 @@ class Seen:
 
 
 def _tree(root: int) -> Iterator[int]:
-    """Yield a process and all below it."""
+    """Yield the ids of a process and all its descendants."""
     yield root
     for task in Path(f"/proc/{root}/task").glob("*"):
         with suppress(OSError):

@@ -2,13 +2,14 @@
 
     python -m benchmarks.unit_costs [--json] [--case firefox-2018] [--pings 40000]
 
-A real ingest with one worker takes pings one a request, over HTTP, and lands them when it stops. The cost is the
+A real ingest with one worker accepts pings over HTTP, one per request, and lands them when it stops. The cost is the
 difference between many pings and few, in CPU time of all of its processes, so that its start doesn't count. Bytes are
-measured for the request's body, the journal before it is compacted, and the landed files. A round is the NumPy engine's
-over landed files: its slope is the cost of a ping, and the rest the fixed cost of a version.
+measured for the request's body, the journal before it is compacted, and the landed files. Rounds use the NumPy engine
+over landed files: the increase of their time per ping is the cost of a ping, and the rest is the fixed cost of a
+version.
 
-`firefox-2018` are pings of 22 weights as numbers; `million` are updates of 1,000,000 weights through `steps` of size 2.
-Pass the output of `--json` to `fedping plan fleet --costs FILE` to plan with your own machine.
+`firefox-2018` has pings of 22 weights as numbers; `million` has updates of 1,000,000 weights encoded by `steps` of size
+2. Pass the output of `--json` to `fedping plan fleet --costs FILE` to plan with your own machine.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ WHEN = "2026-01-01T00:00:00+00:00"
 
 @dataclass(frozen=True)
 class Taken:
-    """An ingest's input and output: pings, their bytes as sent, in the journal and landed, and CPU seconds."""
+    """An ingest's work: pings, their bytes as sent, in the journal and landed, and CPU seconds."""
 
     pings: int
     sent: int
@@ -69,7 +70,7 @@ class Taken:
 
 
 def taken(store: Path, requests: list[bytes]) -> Taken:
-    """Let a new ingest take requests of one ping each, and stop it."""
+    """Start an ingest, send requests of one ping each, stop it, and return its work."""
     before = _children_seconds()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -87,7 +88,7 @@ def taken(store: Path, requests: list[bytes]) -> Taken:
 
 
 def _quickest(store: Path, requests: Callable[[], list[bytes]]) -> Taken:
-    """Return the least processor time of a few goes: what else the machine does adds to it."""
+    """Return the repeat with the least CPU time, because other load can only add to it."""
     made = requests()
     return min((taken(store, made) for _ in range(GOES)), key=lambda each: each.seconds)
 
@@ -136,7 +137,7 @@ def million(pings: int, few: int) -> UnitCosts:
 
 
 def _encoded(pings: int) -> Iterator[bytes]:
-    """Yield requests of pings with updates like those of networks, all different."""
+    """Yield requests of one ping each, whose updates are like those of networks and all different."""
     line, rng = study_of(LINKS[LINK], M).lines[0], np.random.default_rng(1)
     ends = sending(line)
     assert ends.encode is not None
@@ -156,7 +157,7 @@ def _encoded(pings: int) -> Iterator[bytes]:
 
 
 def _model_bytes(store: Path) -> int:
-    """Return the bytes of a fetched, compressed model after training, with arbitrary numbers."""
+    """Return the compressed bytes of a fetched model with arbitrary numbers, as after training."""
     [latest] = store.glob("*/main/public/latest.json")
     document = json.loads(latest.read_bytes())
     document["model"] = np.random.default_rng(1).standard_normal(len(document["model"])).tolist()

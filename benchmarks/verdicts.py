@@ -1,6 +1,6 @@
-"""How often the intervals of a verdict's lifts cover the truth, and how often looks raise a false alarm.
+"""Coverage of the intervals of a verdict's lifts, and probability of false alarms over repeated looks.
 
-``python -m benchmarks.verdicts`` prints the table of docs/analysts.md: each case in 5,000 simulated studies.
+``python -m benchmarks.verdicts`` prints the table of docs/analysts.md, with 5,000 simulated studies per case.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Study: TypeAlias = tuple[Level, Level, float]
 
 
 class Case(NamedTuple):
-    """A kind of study: how one is drawn with n clients an arm, its true lift, and its true difference."""
+    """A kind of study: the function that draws one with n clients per arm, the true lift, and the true difference."""
 
     draw: Callable[[np.random.Generator, int], Study]
     lift: float
@@ -36,7 +36,7 @@ class Case(NamedTuple):
 
 
 class Covered(NamedTuple):
-    """Shares of studies whose interval covers the truth, of those with one; and of those without one."""
+    """Among studies with an interval, the shares whose interval covers the truth; and the share without an interval."""
 
     lift: float
     difference: float
@@ -86,11 +86,11 @@ def _adjusted_ratio(rng: np.random.Generator, n: int) -> Study:
 
 
 HOURS = 48
-"""Hours after its first list within which a client's purchase counts, in the cases of ripe and of all clients."""
+"""Hours after a client's first list within which its purchase counts, in the cases of ripe and of all clients."""
 
 
 def _sped_up(rng: np.random.Generator, n: int, *, ripe: bool) -> Study:
-    """Draw a study in which purchases come 3 hours sooner but not more often; read 72 hours after its start."""
+    """Draw a study, read 72 hours after its start, in which purchases come 3 hours sooner but not more often."""
 
     def arm(sooner: float) -> Level:
         first, delay = rng.uniform(0, 72, n), np.maximum(0.0, rng.gamma(2, 8, n) - sooner)
@@ -132,7 +132,7 @@ def covered(case: Case, n: int, studies: int, seed: int) -> Covered:
 
 
 def false_alarms(studies: int, clients: int, seed: int) -> float:
-    """Return the share of studies without effect in which any look, after each client of both arms, shows one."""
+    """Return the share of studies without an effect in which any look, after each client of both arms, shows one."""
     rng = np.random.default_rng(seed)
     wrong, looks = 0, range(1, clients + 1)
     for _ in range(studies):
@@ -142,7 +142,7 @@ def false_alarms(studies: int, clients: int, seed: int) -> float:
 
 
 def _excludes_0(a: ValueCounts, b: ValueCounts) -> bool:
-    """Return whether the interval at any look of 95 % leaves out 0, which is decided without computing its ends."""
+    """Return whether the 95 % interval for repeated looks excludes 0, without computing its ends."""
     return max(evidence(a, b), evidence(b, a)) >= math.log(2 / 0.05)
 
 

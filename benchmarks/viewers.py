@@ -1,10 +1,10 @@
-"""Whether watchers cost pings: ingest's throughput with pages of the dashboard open, and with none.
+"""Cost of open pages of the dashboard: ingest's throughput with them and without.
 
     python -m benchmarks.viewers [--viewers 20] [--seconds 6] [--pairs 5]
 
-One ingest with its dashboard, on the same cores as the load. Each pair measures both in turn, in alternating order, so
-that a busy minute affects both; the ratios of the pairs are reported. A viewer reads the stream of the Live page like a
-browser and draws nothing, since drawing happens on another machine.
+An ingest runs with its dashboard, on the same cores as the load. Each pair measures both cases in turn, in alternating
+order, so that a busy minute affects both; the ratios of the pairs are reported. A viewer reads the stream of the Live
+page like a browser, but draws nothing, since drawing happens on another machine.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FEED = "/live/bench/main/changes"
 
 @dataclass
 class Viewer:
-    """A page that is kept up to date until it is closed."""
+    """A viewer, whose page is kept up to date until it is closed."""
 
     port: int
     events: int = 0
@@ -59,7 +59,7 @@ class Viewer:
                 self.events += line.startswith(b"data:")
 
     def close(self) -> None:
-        """Go away, as a closed page does."""
+        """Close the connection, as a closed page does."""
         self._closing.set()
         self._socket.shutdown(socket.SHUT_RDWR)  # closing it would wait for the read in progress
         self._thread.join()
@@ -98,7 +98,7 @@ def _wait_for(url: str) -> None:
 
 
 def measured(port: int, dashboard: int, viewers: int, seconds: float, seed: int) -> tuple[float, list[Viewer]]:
-    """Return durable pings per second while a number of pages are open, and the pages."""
+    """Return the durable pings per second while a number of pages are open, and the viewers."""
     pages = [Viewer(dashboard) for _ in range(viewers)]
     outcome = run_load("127.0.0.1", port, CONNECTIONS, single_requests(seed), seconds)
     for page in pages:

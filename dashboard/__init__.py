@@ -1,1 +1,4 @@
-"""The web pages to watch a study, read its results and run experiments: a separate process, next to ingest or alone."""
+"""The dashboard: web pages for watching studies, reading their results and running experiments.
+
+It is a process of its own, which runs next to ingest or alone.
+"""

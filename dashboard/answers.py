@@ -1,4 +1,4 @@
-"""Answers that are not pages, such as JSON and files, and errors with their own status and sentence."""
+"""JSON and file responses, and errors that have an HTTP status and a message of their own."""
 
 from __future__ import annotations
 
@@ -13,40 +13,44 @@ FRESH = {"Cache-Control": "no-store"}
 
 
 def as_json(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return anything that msgspec can encode as JSON."""
+    """Return a JSON response with any value that msgspec can encode."""
     body = msgspec.json.encode(value)
     return Response(body, status, headers={**FRESH, **(headers or {})}, content_type="application/json")
 
 
 def as_file(data: str | bytes, kind: str, name: str, *, kept: bool = True) -> Response:
-    """Return a file of a content type, to be saved if ``kept`` or else shown; its name is ASCII without quotes."""
+    """Return a file as a response.
+
+    Browsers save the file if ``kept``, else they display it. ``kind`` is its content type, and ``name`` must be ASCII
+    without quotes.
+    """
     disposition = f'{"attachment" if kept else "inline"}; filename="{name}"'
     return Response(data, headers={**FRESH, "Content-Disposition": disposition}, content_type=f"{kind}; charset=utf-8")
 
 
 def bearer_token(request: Request) -> str | None:
-    """Return the token in ``Authorization: Bearer``, whose first word is in any case (RFC 7235); None without one."""
+    """Return the token of an ``Authorization: Bearer`` header; None without one. Case is ignored (RFC 7235)."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
 
 
 def wants_page(request: Request) -> bool:
-    """Return whether the answer is for a person, who reads a page; a program with a Bearer token never does."""
+    """Return whether the client accepts an HTML page; programs with a Bearer token never get one."""
     if bearer_token(request) is not None:
         return False
     return request.accept_mimetypes.best_match(["application/json", "text/html"], "application/json") == "text/html"
 
 
 MOST = 200
-"""Characters of a path or an address that a message shows."""
+"""Maximum characters of a path or an address in a message."""
 
 
 class NotThere(FedpingError):
-    """The thing that an address names does not exist (404)."""
+    """The address names something that does not exist (404)."""
 
 
 def unknown_study(name: str, studies: Sequence[str]) -> NotThere:
-    """Return the error about a name in an address that none of the store's studies has."""
+    """Return the error for an address with the name of an unknown study."""
     there = f"it has {', '.join(studies)}" if studies else "it has none; make one with 'fedping study create'"
     return NotThere(f"the dashboard's store has no study '{name[:80]}'; {there}{did_you_mean(name, studies)}")
 
@@ -56,7 +60,7 @@ class WrongState(FedpingError):
 
 
 def sentence_of(error: FedpingError | OSError) -> str:
-    """Return an error's sentence without a full stop; for an unusable file, its path and the reason."""
+    """Return an error's message without a full stop; for an ``OSError``, the file's path and the reason."""
     if isinstance(error, FedpingError):
         return str(error)
     where = str(error.filename or "a file")[:MOST]

@@ -1,6 +1,6 @@
-"""The Flask application, with each page from its folder behind the guard, and the process that serves it.
+"""The Flask application, which guards all pages, and the process that serves it.
 
-The process has one worker, separate from ingest's, with low priority for the cores.
+Each page has a folder of its own. The process has one worker, separate from ingest's workers, with low CPU priority.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
 
 PAGES = ("live", "results", "notes", "runs", "watching", "changes")
-"""The folders with a ``views.py`` each."""
+"""Folders of the pages, each with a ``views.py``."""
 
 NAVIGATION = {"/live/": "Live", "/results/": "Results", "/runs/": "Experiments", "/compare/": "Compare"}
-"""The navigation at the top of every page, with its targets."""
+"""The links at the top of every page: labels by address."""
 
 
 def create_application(settings: DashboardSettings) -> Flask:
@@ -66,7 +66,7 @@ def create_application(settings: DashboardSettings) -> Flask:
 
 
 def _of_run(services: Services, where: Place) -> Flask:
-    """Return the pages about a run's study."""
+    """Return an application with the pages about the study of a run."""
     settings = replace(
         services.settings,
         store=where.out / "store",
@@ -83,7 +83,7 @@ def _of_run(services: Services, where: Place) -> Flask:
 
 
 def _application(services: Services, pages: Sequence[str]) -> Flask:
-    """Return an application with some of the pages."""
+    """Return an application with the given pages."""
     settings = services.settings
     application = Flask("fedping.dashboard")
     application.json.sort_keys = False  # type: ignore[attr-defined]
@@ -104,7 +104,7 @@ def _application(services: Services, pages: Sequence[str]) -> Flask:
 
 
 def _shared(settings: DashboardSettings) -> dict[str, object]:
-    """Return the variables of all templates."""
+    """Return the variables that all templates share."""
     return {
         "navigation": NAVIGATION,
         "version": __version__,
@@ -123,7 +123,7 @@ def _has_store(settings: DashboardSettings) -> bool:
 
 
 def _home(settings: DashboardSettings) -> AnyResponse:
-    """Redirect to studies if there are any, else to experiments."""
+    """Redirect to the studies if a store exists, else to the experiments."""
     return redirect(url_for("live.overview") if _has_store(settings) else "/runs/")
 
 
@@ -161,7 +161,7 @@ def _http_error(error: HTTPException) -> tuple[Response | str, int]:
 
 
 def _error_answer(sentence: str, status: HTTPStatus) -> tuple[Response | str, int]:
-    """Answer a person with a page, and a program with JSON."""
+    """Return an error's message as a page for a browser, as JSON for a program."""
     recording.refused(sentence)
     if wants_page(request) and not request.path.endswith((".json", ".csv")):
         return render_template("error.html", sentence=sentence, status=status), status
@@ -172,16 +172,18 @@ SPARE_THREADS = 16
 """Threads for pages and polls, in addition to those that hold streams."""
 
 STOP_SECONDS = 2
-"""Streams never end by themselves, so a stop must not wait long for them."""
+"""Seconds that a stop waits for open streams, which never end by themselves."""
 
 NICENESS = 10
 
 NEEDED = ("flask_wtf", "scipy")
-"""Packages that may be missing without the extra `dashboard`; the worker imports them only after it has started."""
+"""Packages of the extra `dashboard`, checked before the start because the worker imports them only later."""
 
 
 def prepare(settings: DashboardSettings, port_option: str = "--port") -> None:
-    """Check for anything that would keep the dashboard from starting; ``port_option`` is the option for another port.
+    """Check the packages, the port and the folder of runs before the dashboard starts.
+
+    ``port_option`` is the command's option for another port, named in the error.
 
     Raises:
         CannotStart: the port is taken, or the folder of runs is not writable.
@@ -205,9 +207,9 @@ def serve(settings: DashboardSettings, parent: int | None = None, ready: Callabl
     """Serve until SIGINT or SIGTERM.
 
     Args:
-        settings: what to serve, and where.
-        parent: the process to end with, if any.
-        ready: called by the process that answers once it can, also by a replacement for one that died.
+        settings: the dashboard's settings, with its address and folders.
+        parent: id of the process at whose end the dashboard ends too; None to run on its own.
+        ready: called by the worker process once it can answer, and by each process that replaces a dead one.
     """
     if parent is not None:
         exit_with_parent(parent)

@@ -1,7 +1,7 @@
-"""Keeping open pages up to date: growing feeds, read once for all followers, sent as events or polled.
+"""Feeds that keep open pages up to date, as events or by polling; each feed is read once for all its pages.
 
-The events follow the standard (HTML, "Server-sent events"): the browser reconnects by itself, says in ``Last-Event-ID``
-what it has, and gets only the rest. A page that is refused a stream polls the same address.
+The events follow the standard (HTML, "Server-sent events"): the browser reconnects by itself, sends its position in
+``Last-Event-ID``, and gets only the rest. A page whose stream is refused polls the same address.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from fedping.protocol.errors import FedpingError
 
 @dataclass(frozen=True)
 class Change:
-    """A change that a page is sent.
+    """A change of a feed, as sent to a page.
 
     Attributes:
-        position: what the page has after this change. It derives from the contents of the files, not from the memory of
-            this server, so that a page continues after a restart of the server.
-        data: JSON that says itself whether it is everything or an addition.
+        position: identifies the data that the page has after this change. It is derived from the files' contents, not
+            from the server's memory, so that a page continues after a restart of the server.
+        data: JSON data; a field states whether they are complete or an addition.
     """
 
     position: str
@@ -37,10 +37,10 @@ class Change:
 
 @runtime_checkable
 class Feed(Hashable, Protocol):
-    """Something that pages follow. Equal feeds are read once for all pages that follow them."""
+    """A source of changes that pages follow. Equal feeds are read once for all their pages."""
 
     def since(self, position: str | None) -> Change | None:
-        """Return the change after ``position``: everything if that is None or not understood, None if nothing is new.
+        """Return the change since ``position``, or everything if it is None or unknown; None if nothing is new.
 
         Raises:
             FedpingError: the feed's subject cannot be read.
@@ -60,10 +60,10 @@ class _Answer:
 
 @dataclass
 class SharedReading:
-    """The answers of each feed since each position, cached for ``tick`` seconds.
+    """Cache of the feeds' changes by position, each kept for ``tick`` seconds.
 
-    Pages that follow one feed are nearly always at the same position, so a hundred of them cost one reading. Readings
-    are done one at a time: the dashboard never takes more than one core from others on the machine.
+    Pages that follow one feed are nearly always at the same position, so a hundred of them cost one reading. Feeds are
+    read one at a time, so that the dashboard never uses more than one core.
     """
 
     tick: float
@@ -94,12 +94,11 @@ TICK = 0.2
 """Seconds between two checks of the files: at most five updates a second."""
 
 HEARTBEAT = 5.0
-"""Seconds after which an idle stream sends a sign of life, by which pages notice that a server hangs.
+"""Seconds after which an idle stream sends a heartbeat; a page without heartbeats knows that the server hangs.
 
-Only by writing does a server notice that a viewer has left.
-
-So a viewer's place is free at most this long after it left. WSGI doesn't report it earlier, which is enough: a visitor
-who reloads a page forty times in three seconds gets no stream for about three more; the page then polls for a minute.
+The server notices only on writing that a viewer has left, since WSGI doesn't report it earlier. So a viewer's place
+becomes free at most this long afterwards. That is soon enough: a visitor who reloads a page forty times in three
+seconds gets no stream for about three more seconds; the page then polls for a minute.
 """
 
 RECONNECT_MS = 2000
@@ -111,7 +110,7 @@ def _always() -> bool:
 
 
 class Streams:
-    """Streams for at most ``viewers`` pages at a time."""
+    """Event streams for at most ``viewers`` pages at a time."""
 
     def __init__(self, viewers: int, tick: float = TICK, sleep: Callable[[float], None] = time.sleep) -> None:
         self.viewers = viewers
@@ -127,7 +126,7 @@ class Streams:
         return self._open
 
     def answer(self, feed: Feed) -> Response:
-        """Answer the present request from ``feed``: as a stream if it asks for one, else once.
+        """Answer the current request from ``feed``: with a stream if the request accepts one, else with one change.
 
         Raises:
             FedpingError: the feed's subject cannot be read (on a stream, the page gets this as an event).
@@ -193,9 +192,9 @@ def _event(kind: str, position: str | None, data: object) -> bytes:
 
 
 def last_lines(file: Path, most: int) -> list[bytes]:
-    """Return the lines within the last ``most`` bytes of a file, from the first whole one; none without such a file.
+    """Return the lines in the last ``most`` bytes of a file, from the first whole line on; empty for a missing file.
 
-    The last one is empty, or the beginning of a line that is still being written.
+    The last line is empty, or the beginning of a line that is still being written.
     """
     try:
         with open(file, "rb") as source:

@@ -1,7 +1,8 @@
-"""Who may do what, and what a page may load. Applied to every request, so that no view can forget it.
+"""Access control and security headers, applied to every request so that no view can forget them.
 
 A visitor logs in with the dashboard's single token, or as a member of its team with a personal token or a proxy's
-header. A change is refused to visitors without the role for it. Otherwise it is written down before a view makes it.
+header. Changes are refused to visitors without the necessary role. Permitted changes are recorded before a view makes
+them.
 
 The host check is against DNS rebinding: an attacker's page whose name points to loopback has that name in ``Host``.
 """
@@ -87,10 +88,10 @@ class Refused(FedpingError):
 
 
 def check_host(request: Request, settings: DashboardSettings) -> None:
-    """Refuse a request that addresses us by an unknown host, if visitors need not show who they are.
+    """Refuse a request for an unknown host name if the dashboard needs no login.
 
     Raises:
-        Refused: the host is not one of ours.
+        Refused: the host name is unknown.
     """
     if settings.is_closed:
         return
@@ -98,10 +99,10 @@ def check_host(request: Request, settings: DashboardSettings) -> None:
 
 
 def check_known_host(request: Request, settings: DashboardSettings) -> None:
-    """Refuse a request that addresses us by a host that the operator hasn't named.
+    """Refuse a request for a host name that is neither the dashboard's own nor allowed by the operator.
 
     Raises:
-        Refused: the host is not one of ours.
+        Refused: the host name is unknown.
     """
     name = (urlsplit(f"//{request.host}").hostname or "").lower()
     if not name:
@@ -116,8 +117,8 @@ def check_known_host(request: Request, settings: DashboardSettings) -> None:
 def check_origin(request: Request) -> None:
     """Refuse requests from pages of another site, except navigation by a link.
 
-    Such a page could not read the answer, but every stream that it holds is one viewer less. Programs, which name no
-    site, are checked by the token.
+    Another site's page could not read the answer, but each stream that it opens takes the place of a viewer. Programs
+    send no origin; they are checked by their token.
 
     Raises:
         Refused: the request comes from another site.
@@ -136,7 +137,7 @@ _IN = "visitor"
 
 
 def checked_token(token: str) -> str:
-    """Return a token chosen by an operator.
+    """Return an operator's token without surrounding white space.
 
     Raises:
         InvalidSettings: it is too short to withstand guessing.
@@ -166,7 +167,7 @@ def signing_key(file: Path) -> bytes:
 
 
 def _kept(file: Path, make: Callable[[], bytes]) -> bytes:
-    """Return the secret in a file that only its owner can read, created if necessary."""
+    """Return the secret in a file that only its owner can read; create the file if necessary."""
     file.parent.mkdir(parents=True, exist_ok=True)
     try:
         handle = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
@@ -183,12 +184,12 @@ def _kept(file: Path, make: Callable[[], bytes]) -> bytes:
 
 @dataclass(frozen=True)
 class Admission:
-    """The check of who visitors are.
+    """Authentication of visitors.
 
     Attributes:
         settings: the dashboard's settings, with its single token if it has one.
         team: the file of its team, if it has one.
-        said: the last reported trouble with the team's file.
+        said: the last reported problem with the team's file.
     """
 
     settings: DashboardSettings
@@ -213,7 +214,7 @@ class Admission:
         return _named_by_proxy(request, team, self.settings) or (None if member is None else _as_visitor(member))
 
     def by_token(self, given: str) -> tuple[Visitor, str] | None:
-        """Return the person that a token belongs to, and the mark for their cookie."""
+        """Return a token's owner, and the mark for the owner's cookie; None for an unknown token."""
         token = self.settings.token
         if token is not None and same(given, token):
             return SHARED, _mark(token)
@@ -243,7 +244,7 @@ class Admission:
             ) from error
 
     def trouble(self, sentence: str) -> None:
-        """Print a sentence in the terminal, once while it stays the same."""
+        """Print a problem in the terminal, unless it is the same as last time."""
         if self.said != [sentence]:
             self.said[:] = [sentence]
             tell(sentence, "warning")
@@ -254,12 +255,12 @@ def _as_visitor(member: Member) -> Visitor:
 
 
 def _named_by_proxy(request: Request, team: Team, settings: DashboardSettings) -> Visitor | None:
-    """Return the person in the proxy's header; None if the request isn't the proxy's, or names no one.
+    """Return the person named in the proxy's header; None if the request isn't from the proxy or has no name.
 
-    Two values of the header arrive as one with a comma, which isn't a valid name.
+    A header that is sent twice arrives as one value with a comma, which isn't a valid name.
 
     Raises:
-        Refused: the name isn't valid or not one of the team, or the request is for a host that is not ours.
+        Refused: the name is invalid or not in the team, or the request is for an unknown host.
     """
     if team.proxy is None or not team.trusts(request.remote_addr):
         return None
@@ -283,31 +284,31 @@ def _named_by_proxy(request: Request, team: Team, settings: DashboardSettings) -
 
 
 def let_in(mark: str) -> None:
-    """Remember that this visitor has presented a token, by its mark."""
+    """Log the visitor in by storing the mark of their token in the session."""
     session[_IN] = mark
     session.permanent = True
 
 
 def same(given: str, token: str) -> bool:
-    """Compare in constant time."""
+    """Return whether two tokens are equal, compared in constant time."""
     return hmac.compare_digest(given.encode(), token.encode())
 
 
 def _mark(token: str) -> str:
-    """Return the contents of the cookie: not the token, and useless once the token changes."""
+    """Return a hash of the token for the cookie, which becomes useless once the token changes."""
     return hashlib.sha256(b"fedping dashboard:" + token.encode()).hexdigest()
 
 
 _FREE = ("/static/", "/enter")
 
 MOST_BYTES = 2 * 1024 * 1024
-"""Limit on a request's body: descriptions are short, and the login page is open to all."""
+"""Maximum bytes of a request's body: descriptions are short, and the login page is open to all."""
 
 
 def guard(application: Flask, settings: DashboardSettings) -> None:
     """Admit only permitted requests: by host, by token, and for changes by origin, CSRF token and role.
 
-    A change is written down before a view makes it, and with its outcome.
+    A change is recorded before a view makes it, and its outcome afterwards.
     """
     application.config.update(
         SECRET_KEY=signing_key(settings.secret_file),
@@ -329,7 +330,7 @@ def guard(application: Flask, settings: DashboardSettings) -> None:
         check_host(request, settings)
         check_origin(request)
         program = admission.program(request) if settings.is_closed else None
-        if program is None:  # a program needs no page's token, since no browser can be made to imitate it
+        if program is None:  # a program needs no CSRF token, since no browser can be made to imitate it
             free = request.path.startswith(_FREE)
             g.visitor = OPEN if not settings.is_closed else None if free else admission.person(request)
             if g.visitor is None and not free:
@@ -365,11 +366,11 @@ def guard(application: Flask, settings: DashboardSettings) -> None:
 
 
 def _check_change(changes: ChangeLog, visitor: Visitor) -> None:
-    """Refuse a change to a visitor without the role for it; otherwise write it down.
+    """Refuse a change if the visitor's role doesn't permit it; otherwise record it.
 
     Raises:
         Refused: the role doesn't suffice.
-        FedpingError: it can't be written down.
+        FedpingError: the change can't be recorded.
     """
     endpoint = request.endpoint
     if request.method in SAFE_METHODS or endpoint is None or endpoint in HARMLESS:
@@ -380,7 +381,7 @@ def _check_change(changes: ChangeLog, visitor: Visitor) -> None:
 
 
 def _may(endpoint: str) -> bool:
-    """Return whether the visitor of the present page may request a change."""
+    """Return whether the visitor of the current page may request a change."""
     visitor: Visitor | None = g.get("visitor")
     return visitor is not None and visitor.may(endpoint)
 
@@ -398,10 +399,10 @@ def _check_token_of_page(csrf: CSRFProtect) -> None:
 
 
 def _ask_for(admission: Admission) -> AnyResponse:
-    """Answer a visitor who is not logged in: by the token in the address if there is one, else by the login page.
+    """Answer a visitor who is not logged in: log in with the token in the address, or show the login page.
 
     Only an address that the visitor has typed, pasted or opened from outside the browser logs in at once. A link on a
-    page might log visitors in as another person. So after a link the login page says as whom, and waits for a click.
+    page might log visitors in as another person. So after a link, the login page shows the name and waits for a click.
     """
     reads = request.method == "GET"
     is_page = reads and "text/html" in request.headers.get("Accept", "")
@@ -423,11 +424,11 @@ def _ask_for(admission: Admission) -> AnyResponse:
 
 
 _OWN = ("none", "same-origin")
-"""A browser's values for an address that no other site has led to; by HTTP beyond loopback it sends none."""
+"""Values of ``Sec-Fetch-Site`` for requests not caused by another site. Browsers omit it for HTTP beyond loopback."""
 
 
 class Closed(Refused):
-    """No token was presented."""
+    """No valid token was presented."""
 
 
 def _door(
@@ -439,7 +440,7 @@ def _door(
 
 
 def _local(address: str) -> str:
-    """Return an address within the dashboard, so that redirects never lead to another site."""
+    """Return the address, or "/" if it is outside the dashboard, so that redirects never lead to another site."""
     parts = urlsplit(address)
     inside = not parts.scheme and not parts.netloc and address.startswith("/") and "\\" not in address
     return address if inside and not address.startswith("//") else "/"

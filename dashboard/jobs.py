@@ -1,10 +1,10 @@
-"""Jobs: commands that wait for their turn, run as separate processes, and end, each in its own folder.
+"""Jobs: queued commands, each with a folder and a process of its own.
 
-waiting    exists while the job waits for its turn; holds the time since when (nanoseconds since 1970)
-...        and the files of `fedping.experiments.run_process`
+    waiting    exists while the job waits for its turn; contains the time of queueing (nanoseconds since 1970)
+    ...        and the files of `fedping.experiments.run_process`
 
-Nothing is kept in memory: several queues, in several processes, may share a folder, and come and go. A job that ends
-starts the next one itself, so no server is needed.
+All state is in files, so several processes may share a queue's folder, and may start and end at any time. A job that
+ends starts the next one itself, so no server is needed.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _TAIL = 16_384
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One job.
+    """A job and its state, as read from its folder.
 
     Attributes:
-        folder: holds everything of the job.
+        folder: the job's folder, which has all its files.
         state: ``waiting`` for its turn, ``running``, ``finished``, ``failed`` by itself, ``stopped`` by a person, or
             ``lost``: it was killed from outside, or the machine went down.
-        stopping: it is running, and a stop has been requested.
+        stopping: whether the job is running although a stop has been requested.
         started: when it was last started; None before.
-        ended: when it ended; None before it has, and if nothing recorded the end.
-        code: its exit code, or minus the signal; None where ``ended`` is.
+        ended: when it ended; None before the end, and if the end was not recorded.
+        code: exit code, or the negative number of the signal; None if ``ended`` is None.
     """
 
     folder: Path
@@ -58,24 +58,24 @@ class Job:
 
     @property
     def id(self) -> str:
-        """Its folder's name."""
+        """The name of the job's folder."""
         return self.folder.name
 
     @property
     def is_over(self) -> bool:
-        """Whether it has no process, and will not get one by itself."""
+        """Whether the job is neither running nor waiting."""
         return self.state not in ("waiting", "running")
 
     @property
     def queued(self) -> int:
-        """Since when it has been waiting (nanoseconds since 1970); 0 if unknown."""
+        """The time at which the job was queued (nanoseconds since 1970); 0 if unknown."""
         try:
             return int((self.folder / WAITING).read_bytes())
         except (OSError, ValueError):
             return 0
 
     def last_line(self) -> str:
-        """Return the last line of its standard error, without the command's name in front; empty if there is none."""
+        """Return the last line of the job's standard error, without the command's name; empty if there is none."""
         lines = [line for line in last_lines(self.folder / STDERR, _TAIL) if line.strip()]
         text = lines[-1].decode(errors="replace").strip() if lines else ""
         return text.removeprefix("fedping: ").removeprefix("Error: ")
@@ -113,15 +113,15 @@ def _state(alive: bool, waiting: bool, ended: Ended | None, stop: bool) -> State
 def read_job(
     folder: Path, note: str, kind: type[T], unknown: Callable[[str], FedpingError], none: str
 ) -> tuple[T, dict[str, Any]]:
-    """Return the contents of a job's note, and the fields of the job.
+    """Return the decoded contents of a job's file ``note``, and the fields of the job.
 
     Raises:
-        FedpingError: the error that ``unknown`` makes: from ``none`` if the note does not exist, or from a sentence
-            if a later version of fedping has written the job.
+        FedpingError: the result of ``unknown``, called with the message ``none`` if the note does not exist, or with
+            another if a later version of fedping has written the job.
     """
     try:
         document = decoded(folder / note, kind)
-        if document is None:  # before anything else is read of the folder, which may not exist
+        if document is None:  # checked first, because the folder may not exist
             raise unknown(none)
         return document, job_fields(folder)
     except NewerFormat as error:
@@ -147,15 +147,15 @@ _LOCK = ".lock"
 
 @dataclass(frozen=True)
 class Queue:
-    """The jobs below a folder.
+    """A queue of the jobs in a folder.
 
     Attributes:
-        folder: the folder of the jobs; its lock is held whenever one is queued, started or stopped.
-        at_most: how many run at a time.
+        folder: the folder of the jobs; its lock is held whenever a job is queued, started or stopped.
+        at_most: maximum number of jobs that run at a time.
         patience: seconds after which a job that ignores the request to stop is killed.
-        then: a module with its arguments, which every job runs at its end; it starts the next one.
+        then: a module with its arguments, which every job runs at its end to start the next job.
         nice: added to the niceness of the jobs.
-        environment: added to the variables of the jobs.
+        environment: environment variables that are added for the jobs.
     """
 
     folder: Path

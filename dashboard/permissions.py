@@ -1,4 +1,4 @@
-"""What each role may do: every request that changes something, with the least role for it and words for a person."""
+"""Permissions: each request that makes a change, with the least role that may make it and a description."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedping.dashboard.team import ROLES, Member, Role
 
 
 class Action(NamedTuple):
-    """A change that a page offers: the least role for it, and what is done, in words such as "roll back a line"."""
+    """A change that a page offers: the least role that may make it, and a description such as "roll back a line"."""
 
     role: Role
     words: str
@@ -29,10 +29,10 @@ ACTIONS: dict[str, Action] = {
     "runs.labels": Action("analyst", "change a run's tags and note"),
     "runs.delete": Action("operator", "delete a run"),
 }
-"""The changes by their endpoints; a change that is not among them needs an operator."""
+"""The changes by endpoint; any other change needs an operator."""
 
 HARMLESS = frozenset({"runs.new_from_text", "runs.text_from_form", "runs.describe", "enter", "leave"})
-"""Endpoints that take a form and change nothing."""
+"""Endpoints that accept POST requests but change nothing."""
 
 
 def action_of(endpoint: str) -> Action:
@@ -42,13 +42,13 @@ def action_of(endpoint: str) -> Action:
 
 @dataclass(frozen=True)
 class Visitor:
-    """A person who has shown who they are.
+    """A visitor whose identity is known.
 
     Attributes:
-        name: as it is written into the list of changes.
-        role: what the person may do.
-        alone: whether the visitor came by no list of people, so that pages need not speak of roles.
-        entry: the member that the person is; None for others.
+        name: the name in the list of changes.
+        role: the visitor's role, which determines the permitted changes.
+        alone: whether the dashboard has no team for this visitor, so that pages need not mention roles.
+        entry: the visitor's entry in the team; None without one.
     """
 
     name: str
@@ -62,13 +62,13 @@ class Visitor:
 
 
 def needs(endpoint: str) -> str:
-    """Return the sentence that says what role a change needs."""
+    """Return a sentence with the role that a change needs."""
     role, words = action_of(endpoint)
     return f"To {words}, you need the role {role}."
 
 
 def refusal(visitor: Visitor, endpoint: str) -> str:
-    """Return the sentence for a change that a visitor may not make."""
+    """Return the error message for a change that a visitor may not make."""
     role, words = action_of(endpoint)
     article = "an" if visitor.role[0] in "aeiou" else "a"
     return f"to {words}, you need the role {role}; {visitor.name} is {article} {visitor.role} here"

@@ -1,4 +1,4 @@
-"""The dashboard's settings, and what its views get."""
+"""The settings of the dashboard, and the services that its views get."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ LEAST_TOKEN = 16
 
 @dataclass(frozen=True, kw_only=True)
 class DashboardSettings:
-    """Where the dashboard reads, where it listens, and who may use it.
+    """The dashboard's settings: folders that it reads, address, and access.
 
     Attributes:
-        store: the model store; if it does not exist, the pages about studies say so.
-        landing: where pings land.
+        store: the model store; it need not exist, but then the pages about studies have no content.
+        landing: the landing folder.
         journal: ingest's journal, whose counters are shown; may not exist.
         runs: the folder of the runs started from the dashboard.
         host: the address to listen on.
         port: the port to listen on.
-        token: what a visitor must present; None admits everybody, which is only for loopback.
-        token_is_ours: whether the dashboard made the token, which users then have to be shown.
-        hosts: names, besides those of loopback, by which this dashboard may be addressed if it has no token, or by the
-            proxy that names its visitors.
-        viewers: the most pages that are kept up to date by an open connection; the others poll.
-        runs_at_once: the most runs with a process; the others wait.
-        refresh: minutes between recounts of the studies, as interim looks; None for never.
-        data: folders that contain the files that a description may name.
-        key: the file of the key that signs cookies; below ``runs`` if None.
-        team: the file of the people who may use it, each with a role; None if the token alone admits.
-        changes: the folder of the list of changes; below ``runs`` if None.
+        token: the token that visitors must present; None admits everybody, which is allowed on loopback only.
+        token_is_ours: whether the dashboard made the token itself, so that it has to show the token to users.
+        hosts: accepted host names, in addition to those of loopback, for requests without a login or by the proxy that
+            names the visitors.
+        viewers: maximum number of pages that are kept up to date by an open connection; the others poll.
+        runs_at_once: maximum number of runs at a time; the others wait.
+        refresh: minutes between recounts of the studies as interim looks; None for no recounts.
+        data: folders whose files a description may name.
+        key: the file of the key that signs cookies; in ``runs`` if None.
+        team: the file of the people who may use the dashboard, each with a role; None to admit by the token alone.
+        changes: the folder of the list of changes; in ``runs`` if None.
     """
 
     store: Place
@@ -56,7 +56,7 @@ class DashboardSettings:
 
     @property
     def beyond_loopback(self) -> bool:
-        """Whether programs of other machines can reach the dashboard."""
+        """Whether programs on other machines can reach the dashboard."""
         try:
             return not ip_address(self.host).is_loopback
         except ValueError:  # a name, which may resolve to any address
@@ -64,12 +64,12 @@ class DashboardSettings:
 
     @property
     def is_closed(self) -> bool:
-        """Whether visitors have to show who they are."""
+        """Whether visitors have to log in."""
         return self.token is not None or self.team is not None
 
     @property
     def changes_folder(self) -> Path:
-        """The folder of the list of changes that people make by the dashboard."""
+        """The folder of the list of changes that people make with the dashboard."""
         return self.changes or self.runs / ".dashboard-changes"
 
     @property

@@ -1,7 +1,7 @@
 """The Live and Results pages of a simulated run's study, below ``/runs/<id>/study/``.
 
-They are the dashboard's own pages over the run's store and landing folder: one application for each run being viewed,
-behind the same guard. A few applications are kept.
+They are the dashboard's own pages for the run's store and landing folder: one application per viewed run, behind the
+same guard. A few applications are cached.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 PAGES = ("live", "results", "notes")
 
 KEPT = 8
-"""Runs whose application is kept; others are made again on request, in milliseconds."""
+"""Maximum number of cached applications; others are made again on request, in milliseconds."""
 
 _BELOW = re.compile(r"(/runs/([^/]+)/study)(/.*)")
 
 
 @dataclass
 class StudiesOfRuns:
-    """Passes requests for a run's study to an application for that run, and all others on.
+    """WSGI middleware that passes requests about a run's study to the application for that run.
 
     Attributes:
         runs: the folder of the runs.
-        rest: answers all other requests, also those for a run that does not exist.
-        make: makes the application of a run.
+        rest: answers all other requests, including those about a run that does not exist.
+        make: returns a new application for a run.
     """
 
     runs: Path
@@ -73,7 +73,7 @@ class StudiesOfRuns:
 
 
 def refuse_publishing() -> None:
-    """Refuse to change a run's results.
+    """Refuse a request that would change a run's results.
 
     Raises:
         WrongState: the request would publish a version.

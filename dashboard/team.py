@@ -1,8 +1,8 @@
-"""Who may use a dashboard, and as what: readers, analysts and operators, known by a token or by a proxy's header.
+"""The team of a dashboard: readers, analysts and operators, identified by a token or by a proxy's header.
 
 The team is one JSON file, which ``fedping dashboard team`` writes. It stores only the SHA-256 of each token: a token is
-24 random bytes, which can't be guessed from its digest. The file is read again when it changes, so that a removal holds
-from the next request on.
+24 random bytes, which can't be guessed from its digest. The file is read again when it changes, so that a removal takes
+effect at the next request.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fedping.protocol.local_files import FileStamp, file_stamp, replace_private
 Role: TypeAlias = Literal["reader", "analyst", "operator"]
 
 ROLES: tuple[Role, ...] = get_args(Role)
-"""The roles in their order: each may do what those before it may."""
+"""The roles in ascending order: each includes the permissions of the roles before it."""
 
 MOST_MEMBERS = 1000
 
@@ -44,17 +44,17 @@ _HEADER = re.compile(r"[A-Za-z][A-Za-z0-9]{2,39}\Z")
 _TAKEN = frozenset(
     "accept authorization connection cookie date expect forwarded from host origin pragma range referer".split()  # noqa: SIM905
 )
-"""Headers without a hyphen that mean something else."""
+"""Names of headers without a hyphen that have another meaning."""
 
 
 class Member(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A person of the team.
+    """A member of the team.
 
     Attributes:
-        name: as it is written into the list of changes, and as a proxy gives it.
-        role: what the person may do.
-        digest: SHA-256 of the token, hexadecimal; empty for a person who comes by the proxy alone.
-        since: when the person got this entry, ISO 8601 in UTC.
+        name: the name in the list of changes and in a proxy's header.
+        role: the person's role, which determines the permitted changes.
+        digest: SHA-256 of the token, hexadecimal; empty for a person who is identified only by the proxy.
+        since: when the entry was made, ISO 8601 in UTC.
         by: the user who made the entry.
     """
 
@@ -66,13 +66,13 @@ class Member(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Proxy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A proxy that has checked who a person is, and says it in a header.
+    """A proxy that authenticates people and sends their names in a header.
 
     Attributes:
-        header: the name of the header, of letters and digits alone: a server can't distinguish ``Remote-User`` from
-            ``Remote_User``, which a visitor may send through the proxy.
-        addresses: addresses or networks that the proxy connects from; the header means nothing from elsewhere.
-        others: the role of names that the team doesn't have; None refuses them.
+        header: the name of the header, which has only letters and digits: a server can't distinguish ``Remote-User``
+            from ``Remote_User``, which a visitor may send through the proxy.
+        addresses: addresses or networks that the proxy connects from; the header is ignored from all others.
+        others: the role of people who are not in the team; None refuses them.
     """
 
     header: str
@@ -81,17 +81,17 @@ class Proxy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Team(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The people who may use a dashboard, and the proxy whose header is believed, if any."""
+    """The people who may use a dashboard, and the proxy whose header is trusted, if any."""
 
     members: Annotated[tuple[Member, ...], Meta(max_length=MOST_MEMBERS)] = ()
     proxy: Proxy | None = None
 
     def member(self, name: str) -> Member | None:
-        """Return the member of that name."""
+        """Return the member with a name; None if there is no such member."""
         return next((each for each in self.members if each.name == name), None)
 
     def by_token(self, token: str) -> Member | None:
-        """Return the member with that token; all are compared, each in constant time."""
+        """Return the member with a token; all tokens are compared, each in constant time."""
         given, found = token_digest(token), None
         for each in self.members:
             if hmac.compare_digest(given, each.digest):
@@ -99,7 +99,7 @@ class Team(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return found
 
     def by_mark(self, mark: str) -> Member | None:
-        """Return the member whose cookie has that mark."""
+        """Return the member with a cookie's mark."""
         given, found = mark.encode(), None
         for each in self.members:
             if each.digest and hmac.compare_digest(given, mark_of(each).encode()):
@@ -107,7 +107,7 @@ class Team(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return found
 
     def trusts(self, address: str | None) -> bool:
-        """Return whether a connection from an address is the proxy's."""
+        """Return whether an address belongs to the trusted proxy."""
         if self.proxy is None or address is None:
             return False
         try:
@@ -118,7 +118,7 @@ class Team(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def mark_of(member: Member) -> str:
-    """Return the contents of a member's cookie, invalid as soon as the token or the name changes."""
+    """Return the contents of a member's cookie, which becomes invalid if the token or the name changes."""
     return hashlib.sha256(f"fedping dashboard member:{member.name}:{member.digest}".encode()).hexdigest()
 
 
@@ -128,7 +128,7 @@ def new_token() -> str:
 
 
 def token_digest(token: str) -> str:
-    """Return the digest of a token for the file."""
+    """Return a token's digest, which the team's file stores."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -139,15 +139,15 @@ def _plain(address: str) -> IPv4Address | IPv6Address:
 
 
 def is_loopback(proxy: Proxy) -> bool:
-    """Return whether every program of this machine can pose as the proxy."""
+    """Return whether every program on this machine can pose as the proxy."""
     return any(ip_network(each, strict=False)[0].is_loopback for each in proxy.addresses)
 
 
 def checked_name(name: str) -> str:
-    """Return a person's name.
+    """Return a person's name, if it is valid.
 
     Raises:
-        InvalidSettings: it is too long, or has other signs than letters, digits, spaces and ``. @ + - _``.
+        InvalidSettings: the name is too long, or has characters other than letters, digits, spaces and ``. @ + - _``.
     """
     if not _NAME.match(name):
         raise InvalidSettings(
@@ -158,10 +158,10 @@ def checked_name(name: str) -> str:
 
 
 def checked_proxy(proxy: Proxy) -> Proxy:
-    """Return a proxy's settings.
+    """Return a proxy's settings, if they are valid.
 
     Raises:
-        InvalidSettings: the header can't be believed, or an address isn't one.
+        InvalidSettings: the header can't be trusted, or an address is invalid.
     """
     if not _HEADER.match(proxy.header) or proxy.header.lower() in _TAKEN:
         raise InvalidSettings(
@@ -188,7 +188,7 @@ def read_team(file: Path) -> Team:
     """Return the team in a file.
 
     Raises:
-        InvalidSettings: it can't be read, is no team's, or others may write it.
+        InvalidSettings: the file can't be read, has no valid team, or every user may write it.
     """
     how = "create it with 'fedping dashboard team add NAME --role operator', or correct --team"
     try:
@@ -222,16 +222,16 @@ def _check_owner_writes(file: Path) -> None:
     """Check that not everyone can write the team's file.
 
     Raises:
-        InvalidSettings: every user of the machine can.
+        InvalidSettings: every user of the machine can write it.
     """
-    with suppress(OSError):  # the reader of the file says why
+    with suppress(OSError):  # the reader of the file reports it
         if file.stat().st_mode & stat.S_IWOTH:
             raise InvalidSettings(f"every user of this machine can write the team's file {file}; run chmod 600 {file}")
 
 
 @contextmanager
 def changing(file: Path) -> Iterator[Callable[[Team], None]]:
-    """Yield the function that writes the team's file; one process at a time has it.
+    """Yield a function that writes the team's file; a lock admits one process at a time.
 
     Raises:
         InvalidSettings: the file can't be written.
@@ -249,10 +249,10 @@ def changing(file: Path) -> Iterator[Callable[[Team], None]]:
 
 
 def with_member(team: Team, member: Member) -> Team:
-    """Return a team with one more member.
+    """Return the team with one more member.
 
     Raises:
-        InvalidSettings: one has the name already, or there are too many.
+        InvalidSettings: a member has the name already, or there are too many members.
     """
     if team.member(checked_name(member.name)) is not None:
         raise InvalidSettings(
@@ -265,20 +265,20 @@ def with_member(team: Team, member: Member) -> Team:
 
 
 def without_member(team: Team, name: str) -> Team:
-    """Return a team without a member.
+    """Return the team without a member.
 
     Raises:
-        InvalidSettings: none has that name.
+        InvalidSettings: no member has the name.
     """
     known_member(team, name)
     return replace(team, members=tuple(each for each in team.members if each.name != name))
 
 
 def known_member(team: Team, name: str) -> Member:
-    """Return the member of that name.
+    """Return the member with a name.
 
     Raises:
-        InvalidSettings: there is none.
+        InvalidSettings: no member has the name.
     """
     found = team.member(name)
     if found is None:

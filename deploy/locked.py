@@ -1,8 +1,8 @@
-"""Cut requirements.lock down to what one image needs: the same versions and hashes, of fewer packages.
+"""Cuts requirements.lock down to the packages that an image needs, with the same versions and hashes.
 
-``python deploy/locked.py ingest`` prints the part of an image, by the names in ``images.json``; it needs Python alone,
-for a build has nothing else yet. ``python deploy/locked.py --write`` finds these names anew, from the packages that are
-installed here; do that after `make lock`.
+``python deploy/locked.py ingest`` prints an image's part, by the names in ``images.json``; it needs only Python,
+because an image's build has nothing else yet. ``python deploy/locked.py --write`` updates these names from the packages
+that are installed here; run it after `make lock`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "round": ("analysis", "objects", "privacy"),
     "helper": ("privacy",),
 }
-"""The extras of pyproject.toml that each image has; fedping's own dependencies come with all."""
+"""The extras of pyproject.toml that each image has, in addition to fedping's own dependencies."""
 
 PLATFORMS = tuple(
     {
@@ -39,16 +39,16 @@ PLATFORMS = tuple(
     }
     for python, machine in product(("3.11", "3.12", "3.13"), ("x86_64", "aarch64"))
 )
-"""Where images may run, in the words of markers."""
+"""Platforms on which images may run, as environments for the markers of requirements."""
 
 
 def canonical(name: str) -> str:
-    """Return a package's name as indexes spell it."""
+    """Return a package's name in the spelling of package indexes."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def entries(lock: str) -> dict[str, str]:
-    """Return the entries of a lock by the names of their packages: requirements with their hashes.
+    """Return the entries of a lock, requirements with their hashes, by the names of their packages.
 
     Raises:
         ValueError: an entry has no version or no hash.
@@ -64,10 +64,10 @@ def entries(lock: str) -> dict[str, str]:
 
 
 def cut(lock: str, names: Iterable[str]) -> str:
-    """Return the part of a lock about some packages.
+    """Return the entries of some packages in a lock, as text.
 
     Raises:
-        ValueError: it lacks one, or an entry is damaged.
+        ValueError: the lock lacks a package, or an entry is damaged.
     """
     locked = entries(lock)
     if missing := [name for name in names if name not in locked]:
@@ -76,10 +76,10 @@ def cut(lock: str, names: Iterable[str]) -> str:
 
 
 def needed(requirements: Iterable[str]) -> list[str]:
-    """Return the names of the packages that requirements resolve to on some of :data:`PLATFORMS`, in order.
+    """Return the names, sorted, of all packages that requirements need on any of :data:`PLATFORMS`.
 
     Raises:
-        importlib.metadata.PackageNotFoundError: one is not installed here, so that what it needs cannot be told.
+        importlib.metadata.PackageNotFoundError: a package is not installed here, so that its requirements are unknown.
     """
     from importlib.metadata import distribution
 
@@ -100,12 +100,12 @@ def needed(requirements: Iterable[str]) -> list[str]:
 
 
 def of_images(project: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the names of the packages of every image, given pyproject.toml's table ``project``."""
+    """Return the names of the packages of each image; ``project`` is the table [project] of pyproject.toml."""
     return {image: needed(_requirements(project, extras)) for image, extras in EXTRAS.items()}
 
 
 def _requirements(project: Mapping[str, Any], extras: Collection[str]) -> list[str]:
-    """Return the project's requirements with some of its extras, including extras that these name."""
+    """Return the project's requirements with some of its extras, including the extras that these extras name."""
     found: list[str] = list(project["dependencies"])
     for extra in extras:
         for text in project["optional-dependencies"][extra]:
@@ -115,7 +115,7 @@ def _requirements(project: Mapping[str, Any], extras: Collection[str]) -> list[s
 
 
 def main(arguments: list[str]) -> int:
-    """Print the lock of an image, or write the names of all; return 2 if asked for neither, 1 if it cannot be done."""
+    """Print an image's lock, or write the names for all images; return 2 for invalid arguments, 1 after an error."""
     if arguments == ["--write"]:
         import tomllib
 

@@ -1,12 +1,12 @@
-"""The figures of a study: data in, a Matplotlib ``Figure`` out; nothing is read, shown or written.
+"""The figures of a study: functions that take data and return a Matplotlib ``Figure``, without files or windows.
 
-Every function takes ``theme`` (``LIGHT``, ``DARK``, or ``PAGE`` for a page that may be either). Functions that draw
-arms take ``arms``, the study's arms in its order, so that an arm has the same colour in all of them. The data come from
-`fedping.analysis.curves`, `fedping.analysis.rounds`, `fedping.analysis.study` and `fedping.analysis.verdict`. Numbers
-refer to the thesis.
+Every function takes ``theme`` (``LIGHT``, ``DARK``, or ``PAGE`` for a page that may be light or dark). Functions that
+draw arms take ``arms``, the study's arms in its order, so that an arm has the same colour in all of them. The data come
+from `fedping.analysis.curves`, `fedping.analysis.rounds`, `fedping.analysis.study` and `fedping.analysis.verdict`.
+Numbers refer to the thesis.
 
 - ``draw_loss``: the loss of every arm over the iterations (18)
-- ``draw_smooth_loss``: the same as the mean of the last five iterations (19)
+- ``draw_smooth_loss``: this loss as the mean of the last five iterations (19)
 - ``draw_round_traffic``: the pings of every iteration (20)
 - ``draw_typed``: characters typed over the iterations, smoothed (23)
 - ``draw_rank``: selected rank over the iterations, smoothed (24)

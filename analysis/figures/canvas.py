@@ -6,7 +6,7 @@ readable.
 
 Matplotlib's ``Figure`` is used directly: no window system, no global list of open figures, no global style.
 
-In SVG, text stays text. On a page its font and colours are the page's, light or dark.
+In SVG, text remains text. Within a page it takes the page's font and colours, light or dark.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Dashes: TypeAlias = str | tuple[float, tuple[float, ...]]
 
 
 _DASHES: tuple[Dashes, ...] = ("solid", (0, (5, 2)), (0, (1, 1.5)))
-"""The first line styles; later ones have a long dash, and one more dot each time."""
+"""The first line styles; each later one has a long dash and one more dot."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Theme:
 
     Attributes:
         paper: the background.
-        ink: text and everything that belongs to no arm.
+        ink: text and everything else that doesn't belong to an arm.
         soft: less important text.
         faint: axes and grids.
-        arms: colours by an arm's position in its study; when used up, they repeat with another line style.
+        arms: colours of arms by position in the study; further arms repeat them with another line style.
     """
 
     paper: str
@@ -57,7 +57,7 @@ class Theme:
         return self.arms[place % len(self.arms)]
 
     def dashes_of_arm(self, place: int) -> Dashes:
-        """Return the line style of the arm at a position in its study; it changes whenever the colours repeat."""
+        """Return the line style of the arm at a position in its study; a new style starts when the colours repeat."""
         before = place // len(self.arms)
         if before < len(_DASHES):
             return _DASHES[before]
@@ -85,7 +85,7 @@ PAGE = Theme(
     faint="#040506",
     arms=("#0d0e00", "#0d0e01", "#0d0e02", "#0d0e03", "#0d0e04", "#0d0e05"),
 )
-"""Placeholders, since Matplotlib knows no CSS variables; `fedping.analysis.figures.canvas` replaces them."""
+"""Placeholders for CSS variables, which Matplotlib doesn't support; `to_svg` replaces them."""
 
 
 def css_variables(theme: Theme) -> str:
@@ -111,14 +111,14 @@ def _named(theme: Theme) -> list[tuple[str, str]]:
 
 
 WIDTH = 9.0
-"""Inches; the width of every single-panel figure."""
+"""Width of every single-panel figure, in inches."""
 
 HEIGHT = 3.8
 
 TEXT_SIZE = 10.0
 
 _LABEL_GAP = 0.075
-"""Distance between two names at the ends of lines, as a share of the axis."""
+"""Minimum distance between two names at the ends of lines, as a share of the axis."""
 
 
 class LineEnd(NamedTuple):
@@ -134,7 +134,7 @@ class LineEnd(NamedTuple):
 def panels(
     theme: Theme, columns: int = 1, *, width: float = WIDTH, height: float = HEIGHT, one_scale: bool = True
 ) -> tuple[Figure, list[Axes]]:
-    """Return an empty figure with panels side by side, in the theme's colours; with one scale they share the y-axis."""
+    """Return an empty figure with panels side by side, in the theme's colours; ``one_scale`` shares the y-axis."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained", facecolor=theme.paper)
@@ -169,7 +169,7 @@ def grid_across(axes: Axes, theme: Theme) -> None:
 
 
 def count_iterations(axes: Axes) -> None:
-    """Make the x-axis one of iterations, with integer ticks."""
+    """Label the x-axis as iterations, with integer ticks."""
     from matplotlib.ticker import MaxNLocator
 
     axes.set_xlabel("iteration (model version)")
@@ -177,7 +177,7 @@ def count_iterations(axes: Axes) -> None:
 
 
 def group_thousands(axes: Axes) -> None:
-    """Write the y-axis' numbers as 12,000 if it reaches a thousand; call it after setting the limits."""
+    """Write thousands separators (12,000) if the y-axis reaches a thousand; call it after setting the limits."""
     from matplotlib.ticker import FuncFormatter
 
     if axes.get_ylim()[1] >= 1000:
@@ -190,9 +190,9 @@ def as_it_is(name: str) -> str:
 
 
 def label_ends(axes: Axes, ends: Sequence[LineEnd]) -> None:
-    """Write each line's name right of its last point, moved apart where two would overlap; set the limits before.
+    """Write each line's name right of its last point, moved apart to avoid overlaps; call it after setting the limits.
 
-    If there are more names than fit below each other, they go into a legend below the panel instead.
+    Names that don't fit below each other go into a legend below the panel instead.
     """
     if len(ends) > 1 / _LABEL_GAP:
         _legend(axes, ends)
@@ -220,7 +220,7 @@ def _legend(axes: Axes, ends: Sequence[LineEnd]) -> None:
         handle.set_linestyle(end.dashes)  # type: ignore[arg-type]
     columns = max(1, min(6, round(90 / max(len(end.name) + 8 for end in ends))))
     figure = axes.get_figure(root=True)
-    assert figure is not None  # axes that are drawn on have one
+    assert figure is not None  # axes in use have one
     figure.legend(
         handles=handles,
         loc="outside lower center",
@@ -235,7 +235,7 @@ def _legend(axes: Axes, ends: Sequence[LineEnd]) -> None:
 
 
 def spread(heights: Sequence[float], low: float, high: float) -> list[float]:
-    """Return heights at least a line of text apart, in the same order, and below ``high`` if they fit."""
+    """Return heights moved apart by at least a line of text, in the same order, and below ``high`` if they fit."""
     gap = _LABEL_GAP * (high - low)
     order = sorted(range(len(heights)), key=lambda i: heights[i])
     positions = dict.fromkeys(order, 0.0)
@@ -281,8 +281,8 @@ def to_svg(figure: Figure, key: str, title: str, description: str) -> str:
     Args:
         figure: drawn in the theme ``PAGE``.
         key: makes the element's ids unique on a page.
-        title: its name for those who cannot see it.
-        description: its content for the same readers.
+        title: the figure's name for readers who cannot see it.
+        description: the figure's content for the same readers.
     """
     body = _svg_text(figure)
     body = body[body.index("<svg") :]

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 
 def draw_differences(comparisons: Sequence[Comparison], *, theme: Theme = LIGHT) -> Figure:
-    """Draw every comparison's difference of means with the deciding interval (at an interim look: valid at all looks).
+    """Draw every comparison's difference of means with its interval, which at an interim look is valid at all looks.
 
-    Only at an interim look, where this interval decides, does a filled or hollow dot show the finding.
+    At an interim look this interval decides, and a filled or hollow dot shows the finding.
     """
     return _whiskers(comparisons, difference_of, null=0.0, digits=3, theme=theme)
 
@@ -50,18 +50,18 @@ def draw_differences(comparisons: Sequence[Comparison], *, theme: Theme = LIGHT)
 def draw_superiority(comparisons: Sequence[Comparison], *, theme: Theme = LIGHT) -> Figure:
     """Draw the probability that a client of the first arm has the larger value, with its interval.
 
-    This interval decides, and dots show the finding, unless this is an interim look.
+    Except at an interim look, this interval decides, and dots show the finding.
     """
     return _whiskers(comparisons, superiority_of, null=0.5, digits=4, theme=theme)
 
 
 def difference_of(one: Comparison) -> Estimate:
-    """Return the difference of means by client; at an interim look, the deciding one that is valid at all looks."""
+    """Return the difference of means by client, at an interim look with the interval that is valid at all looks."""
     return one.sequence or one.clients.difference
 
 
 def superiority_of(one: Comparison) -> Estimate:
-    """Return the probability of superiority, with the interval that decides unless this is an interim look."""
+    """Return the probability of superiority with its interval, which decides except at an interim look."""
     return one.clients.superiority if one.sequence else one.deciding
 
 
@@ -119,7 +119,7 @@ def _whisker_panel(
 
 
 def _whisker(axes: Axes, row: int, found: Estimate, sure: bool | None, theme: Theme) -> None:
-    """Draw an estimate with its interval: a filled dot if a difference is shown, hollow if not, a tick for None."""
+    """Draw an estimate with its interval: a filled dot if ``sure``, a hollow dot if not, a tick if ``sure`` is None."""
     if np.isfinite([found.low, found.high]).all():
         axes.plot([found.low, found.high], [row, row], color=theme.ink, linewidth=2, solid_capstyle="butt")
     fill, shape = theme.ink if sure else theme.paper, "|" if sure is None else "o"
@@ -127,7 +127,7 @@ def _whisker(axes: Axes, row: int, found: Estimate, sure: bool | None, theme: Th
 
 
 def draw_effects_over_time(effects: Sequence[PartEffects], *, theme: Theme = LIGHT) -> Figure:
-    """Draw the difference of a metric's means with its interval in every part of the time, a panel per pair of arms."""
+    """Draw differences of a metric's means with their intervals in every part of the time, a panel per pair of arms."""
     from matplotlib import dates
 
     known = [one for one in effects if one.effects]
@@ -152,7 +152,7 @@ def draw_effects_over_time(effects: Sequence[PartEffects], *, theme: Theme = LIG
 def draw_private_rounds(
     rounds: LineRounds, metric: Literal["loss", "top_choice"], label: str, *, theme: Theme = LIGHT
 ) -> Figure:
-    """Draw the arms' metric as released by each round of a private line, at least one, with intervals.
+    """Draw the arms' metric as released by each round of a private line, with intervals; at least one round is needed.
 
     A line has a gap where a round released nothing about an arm.
     """
@@ -192,9 +192,9 @@ def draw_loss_quality(quality: SubsampleQuality, *, theme: Theme = LIGHT) -> Fig
 
 
 def _dots_and_bars(quality: SubsampleQuality, errors: NDArray[np.float64], label: str, theme: Theme) -> Figure:
-    """Draw a dot with a bar of one standard deviation on either side for each iteration; there is at least one.
+    """Draw a dot per iteration, with a bar of one standard deviation on either side; at least one iteration is needed.
 
-    A hollow dot marks a subsample of more than half of the pings, which is close to them for that reason alone.
+    A hollow dot marks subsamples of more than half of the pings, which are close to all pings for that reason alone.
     """
     figure, (axes,) = panels(theme)
     means = errors.mean(axis=1)
@@ -317,7 +317,7 @@ def _line(axes: Axes, x: Sequence[float], y: Sequence[float], colour: str, dashe
 DAY_MS = 86_400_000
 
 DAILY_AFTER_HOURS = 24 * 21
-"""Pings over a longer time are drawn by day."""
+"""Maximum hours of pings drawn by hour; pings over a longer time are drawn by day."""
 
 MOST_DAYS_NAMED = 10
 
@@ -409,7 +409,7 @@ def _mark_midnights(axes: Axes, traffic: RoundTraffic, theme: Theme) -> None:
 
 
 def _midnights(traffic: RoundTraffic) -> Iterator[tuple[float, datetime]]:
-    """Yield each midnight between the ends of two iterations: its position among the iterations, and the day."""
+    """Yield each midnight between the ends of two iterations, with its position among the iterations and the day."""
     ends = np.array(traffic.ended_ms, dtype=np.float64)
     if len(ends) < 2 or (np.diff(ends) <= 0).any():
         return

@@ -1,6 +1,6 @@
 """Notebooks for analysts: executed documents that contain their results.
 
-Each begins with the study that it reads: a small simulated one, or the reader's own.
+Each notebook begins with the study that it reads: a small simulated one, or the reader's own.
 """
 
 from fedping.analysis.notebooks.source import EXPERIMENT, Source, example, fedping, look

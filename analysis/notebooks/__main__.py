@@ -21,7 +21,7 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
-"""The metadata that a file keeps: nothing about who executed it, and the language for syntax highlighting."""
+"""The metadata of a written file: the language for syntax highlighting, but nothing about who executed it."""
 
 TIMEOUT = 300.0
 """Timeout for one cell, in seconds."""
@@ -35,7 +35,7 @@ def notebooks() -> list[Path]:
 def executed(notebook: NotebookNode, folder: Path) -> NotebookNode:
     """Return a copy of a notebook with the results of a fresh kernel, started in a folder.
 
-    The kernel ignores this person's settings for IPython and Matplotlib.
+    The kernel ignores the user's settings for IPython and Matplotlib.
 
     Raises:
         nbclient.exceptions.CellExecutionError: a cell raised.
@@ -61,7 +61,7 @@ def executed(notebook: NotebookNode, folder: Path) -> NotebookNode:
 
 
 def _plain(notebook: NotebookNode) -> NotebookNode:
-    """Remove the execution's metadata (times, user, kernel) and the text alternatives of pictures from a notebook."""
+    """Return a notebook without metadata of its execution (times, user, kernel) and text alternatives of pictures."""
     notebook["metadata"] = nbformat.from_dict(METADATA)  # type: ignore[no-untyped-call]
     for cell in notebook["cells"]:
         tags = cell["metadata"].get("tags")
@@ -73,7 +73,7 @@ def _plain(notebook: NotebookNode) -> NotebookNode:
 
 
 def main(names: list[str]) -> None:
-    """Execute those notebooks whose file names contain one of the names, or all."""
+    """Execute the notebooks whose file names contain one of the names; all notebooks without names."""
     chosen = [path for path in notebooks() if not names or any(name in path.name for name in names)]
     with TemporaryDirectory(prefix="fedping-notebooks-") as folder:
         for path in chosen:

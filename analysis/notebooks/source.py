@@ -19,7 +19,7 @@ FOLDER = Path("example-study")
 
 @dataclass(frozen=True)
 class Source:
-    """One study: the store of its versions, the folder of its landed pings, and its name in both."""
+    """A study to analyse: the store of its versions, the folder of its landed pings, and its name in both."""
 
     store: Path
     landing: Place
@@ -29,11 +29,11 @@ class Source:
 def fedping(*words: str | Path) -> str:
     """Return the output of a command, as in ``fedping("simulate", Path("experiment.toml"), "--seed 3 --json")``.
 
-    This package may not import the simulation, so notebooks run the command as a person would. Strings are split at
-    blanks, paths are not.
+    This package may not import the simulation, so notebooks run the command. Strings are split at blanks, paths are
+    not.
 
     Raises:
-        FedpingError: the command failed; its message says why.
+        FedpingError: the command failed, with the command's message.
     """
     arguments = [part for word in words for part in ([str(word)] if isinstance(word, Path) else word.split())]
     # A kernel makes its children use colour and move the cursor, which clutters an error's sentence.
@@ -49,7 +49,7 @@ def example(folder: Path = FOLDER) -> Source:
     """Return the example; simulate it into a folder (about ten seconds) unless it exists.
 
     Raises:
-        FedpingError: the simulation failed; the folder may hold something else.
+        FedpingError: the simulation failed, for example because the folder has other contents.
     """
     if not (folder / "summary.json").exists():  # a simulation writes it last
         fedping("simulate", EXPERIMENT, "--out", folder)
@@ -59,7 +59,7 @@ def example(folder: Path = FOLDER) -> Source:
 def look() -> None:
     """Show figures in the notebook (also those of `analysis.figures`) and set Matplotlib's defaults for this process.
 
-    Axes are quiet, titles are left-aligned, and figures are sharp enough for a large screen.
+    Axes are unobtrusive, titles are left-aligned, and the resolution suits a large screen.
     """
     from matplotlib import pyplot as plt
 

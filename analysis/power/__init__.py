@@ -1,4 +1,4 @@
-"""The number of users that shows an effect (thesis 7.4), the power of a number, and the smallest effect it shows."""
+"""Planning of a study's size: the users needed to show an effect (thesis 7.4), the power, or the smallest effect."""
 
 from fedping.analysis.power.answer import answer
 from fedping.analysis.power.pilot import (

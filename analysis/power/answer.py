@@ -1,4 +1,4 @@
-"""Answers three questions by formula and simulation: the number of users, the power, or the smallest effect."""
+"""Answers to three questions, by formula and simulation: the number of users, the power, or the smallest effect."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from fedping.analysis.statistics.power import (
 from fedping.protocol.errors import InvalidSettings
 
 STEPS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
-"""The rows of the table of power, as multiples of the number by the formula."""
+"""Numbers of users in the table of power, as multiples of the formula's number."""
 
 FEWEST_COMPARED = 4
 
@@ -51,15 +51,15 @@ def answer(
     table: Sequence[int] = (),
     watch: Watch = lambda _: None,
 ) -> PowerReport:
-    """Answer for the missing value: the number of ``users``, the power, or without a ``change`` the smallest effect.
+    """Return the missing value: the number of ``users``, the power, or without a ``change`` the smallest effect.
 
     Args:
-        pilot: the metric without the change.
+        pilot: facts about the metric without the change.
         design: arms, level and power.
-        change: the change to show.
-        users: number of enrolled users in all arms.
+        change: the change to show; None to find the smallest one.
+        users: number of enrolled users in all arms; None to find it.
         table: further numbers of enrolled users to compute the power for.
-        watch: gets what is being computed.
+        watch: called with a description of each step of the computation.
 
     Raises:
         InvalidSettings: neither a change nor users are given, or either is impossible.
@@ -106,7 +106,7 @@ class _Planner:
         )
 
     def least(self, users: int) -> PowerReport:
-        """Answer what smallest effect a number of users shows, in either direction."""
+        """Return the smallest effect in either direction that a number of users shows."""
         compared = self._design.compared_of(users)
         effects = (self._least(compared, "less"), self._least(compared, "more"))
         return self._report(
@@ -139,7 +139,7 @@ class _Planner:
         level, share, power = self._design.level, self._design.share, self._design.power
         try:
             exact = max(FEWEST_COMPARED, sample_size(effect, power, level, share))
-            self._design.enrolled(exact)  # before studies of as many users are drawn
+            self._design.enrolled(exact)  # raises before studies with so many users are drawn
             size = simulated_size(
                 effect, self._rng, guess=exact, power=power, alpha=level, share=share, studies=self._design.studies
             )
@@ -185,7 +185,7 @@ class _Planner:
 
 
 def figures_of(effect: Effect, plain: Distribution, has_scale: bool) -> EffectFigures:
-    """Return an effect in numbers."""
+    """Return the figures that describe an effect."""
     mean, changed = plain.mean, effect.a.mean
     return EffectFigures(
         superiority=effect.superiority,

@@ -1,4 +1,4 @@
-"""A planner's fixed inputs: the pilot and the design (arms, level, power and the change to show)."""
+"""The fixed inputs of a plan: the pilot and the design (arms, level, power and the change to show)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from fedping.protocol.errors import FedpingError, InvalidSettings
 Unit = Literal["client", "ping"]
 
 MOST_VALUES = 256
-"""Distinct values that a simulation draws from; means over a client's pings may have many more (see `coarsened`)."""
+"""Number of distinct values in a simulation, to which means over clients' pings are reduced (see `coarsened`)."""
 
 _MOST = 1e150
-"""The most that a stated value or count can be, so that no product of two overflows."""
+"""Maximum of a stated value or count, so that a product of two cannot overflow."""
 
 _EVEN = 256
-"""Number of values in the stand-in for a distribution without ties; among as many, ties have no effect."""
+"""Number of values in the stand-in for a distribution without ties; with so many values, ties have no effect."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,13 +36,13 @@ class Pilot:
 
     Attributes:
         distribution: the distribution of users without the change.
-        metric: its name.
+        metric: the metric's name.
         source: origin of the values, in words.
-        unit: what one value belongs to.
-        observed: number of values behind it; None if it was only stated.
-        alike: for pings of a landed pilot, the variance of a mean over pings divided by its variance over as many
-            independent pings (the design effect).
-        has_scale: whether the values have a meaning; if none were given, only their order has.
+        unit: the owner of one value, a client or a ping.
+        observed: number of observed values; None if the distribution was only stated.
+        alike: for pings of a landed pilot, the design effect: the variance of a mean over pings, divided by the
+            variance over as many independent pings.
+        has_scale: whether the values have a meaning; if no values were given, only their order counts.
     """
 
     distribution: Distribution
@@ -101,7 +101,7 @@ def pilot_from_text(text: str, metric: str, unit: Unit) -> Pilot:
 
 
 def no_pilot(metric: str, unit: Unit) -> Pilot:
-    """Return the cautious case: all values are different, and only their order counts."""
+    """Return the pilot of the cautious case, in which all values are different and only their order counts."""
     even = Distribution(np.arange(float(_EVEN)), np.full(_EVEN, 1 / _EVEN))
     return Pilot(even, metric, "no distribution", unit, has_scale=False)
 
@@ -152,21 +152,21 @@ def _number_pair(row: list[Any], source: str) -> tuple[float, float]:
 
 
 MOST_USERS = 10**12
-"""The most users of a plan: a hundred times all people, and few enough that simulations count them exactly."""
+"""Maximum number of users in a plan: a hundred times the world's population, with exact counts in simulations."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Design:
-    """A planned study; "users" means pings if a ping is one value.
+    """A planned study; "users" means pings if each ping is a value.
 
     Attributes:
-        shares: how the enrolled are divided among the arms, in any unit. The first arm has the change and is compared
-            with the second; users of other arms are enrolled too.
-        exposed: the share of the enrolled that sends what is compared.
+        shares: the arms' shares of the enrolled users, in any unit. The first arm has the change and is compared with
+            the second; users of other arms are enrolled too.
+        exposed: the share of the enrolled users that sends the compared values.
         alpha: the chance of any false alarm among all tests.
         tests: the number of tests, for Bonferroni's correction.
         power: the probability of finding the effect.
-        studies: number of studies to simulate for every number.
+        studies: number of studies to simulate for each number of users.
         seed: the seed of the simulation.
 
     Raises:
@@ -212,7 +212,7 @@ class Design:
 
     @property
     def compared(self) -> float:
-        """The share of the enrolled that is compared: exposed, and in one of the two arms."""
+        """The share of the enrolled users that is compared: exposed, and in one of the two arms."""
         return self.exposed * (self.shares[0] + self.shares[1]) / sum(self.shares)
 
     def arms(self, compared: int) -> tuple[int, int]:
@@ -224,7 +224,7 @@ class Design:
         """Return the number of users to enrol in all arms for a number of compared users.
 
         Raises:
-            InvalidSettings: more than `MOST_USERS`.
+            InvalidSettings: the number is larger than `MOST_USERS`.
         """
         enrolled = compared / self.compared * (1 - 1e-12) if self.compared else math.inf
         if enrolled > MOST_USERS:
@@ -238,7 +238,7 @@ class Design:
         """Return the number of compared users for a number of enrolled users.
 
         Raises:
-            InvalidSettings: fewer than four, or more than `MOST_USERS` are enrolled.
+            InvalidSettings: more than `MOST_USERS` are enrolled, or fewer than four are compared.
         """
         if enrolled > MOST_USERS:
             raise InvalidSettings(

@@ -1,4 +1,4 @@
-"""A planner's answer for people and machines: its sentences, the terminal, and the output of --json."""
+"""The answer of a plan for people and machines: sentences, terminal output, and the output of --json."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fedping.analysis.power.pilot import Design, Pilot
 from fedping.protocol.notation import with_minus
 
 FEW = 20
-"""Users in an arm, below which the test's normal approximation is rough."""
+"""Number of users in an arm below which the test's normal approximation is rough."""
 
 
 def size_headline(pilot: Pilot, design: Design, effect: EffectFigures, sizes: Sizes, row: PowerRow) -> str:
-    """Return the sentence with the number of users."""
+    """Return a sentence with the number of users."""
     more = "" if design.compared == 1 else f", which takes {row.enrolled:,} enrolled in all arms"
     return (
         f"{sizes.formula:,} {_noun(pilot)}, {row.changed:,} with the change and {row.unchanged:,} without, show "
@@ -28,7 +28,7 @@ def size_headline(pilot: Pilot, design: Design, effect: EffectFigures, sizes: Si
 
 
 def power_headline(pilot: Pilot, design: Design, effect: EffectFigures, sizes: Sizes, row: PowerRow) -> str:
-    """Return the power as a sentence."""
+    """Return a sentence with the power."""
     simulated = row.simulated
     return (
         f"With {_among(pilot, design, row.enrolled, row.changed)} with the change and "
@@ -39,7 +39,7 @@ def power_headline(pilot: Pilot, design: Design, effect: EffectFigures, sizes: S
 
 
 def least_headline(pilot: Pilot, design: Design, users: int, found: Sequence[Least]) -> str:
-    """Return the sentence with the smallest effect."""
+    """Return a sentence with the smallest effect."""
     shown = [change_words(pilot, one.effect) for one in found if one.effect]
     changed, unchanged = design.arms(design.compared_of(users))
     among = f"{_among(pilot, design, users, changed)} with the change and {unchanged:,} without"
@@ -52,7 +52,7 @@ def least_headline(pilot: Pilot, design: Design, users: int, found: Sequence[Lea
 def notes_about(
     pilot: Pilot, design: Design, smaller: int, sizes: Sizes | None, false_alarms: SimulatedFigure
 ) -> tuple[str, ...]:
-    """Return what a reader must know to use the numbers, one sentence each."""
+    """Return sentences that a reader needs to interpret the numbers."""
     notes = [_source(pilot)]
     if design.tests > 1:
         notes.append(f"Bonferroni: {design.tests} tests share alpha {design.alpha:g}, {design.level:.3g} each.")
@@ -81,7 +81,7 @@ def change_words(pilot: Pilot, effect: EffectFigures) -> str:
 
 
 def level_words(design: Design) -> str:
-    """Return the level in words, corrected or not."""
+    """Return the level in words, with its correction for several tests if there is one."""
     return f"level {design.alpha:g}" + (f" / {design.tests}" if design.tests > 1 else "")
 
 
@@ -137,7 +137,7 @@ def _noun(pilot: Pilot) -> str:
 
 
 class EffectFigures(Struct, frozen=True, kw_only=True):
-    """A change. Means and what follows from them are null if the values have no scale."""
+    """The figures of a change. Means and their differences are null if the values have no scale."""
 
     superiority: float
     mean: float | None
@@ -155,9 +155,9 @@ class SimulatedFigure(Struct, frozen=True, kw_only=True):
 
 
 class Sizes(Struct, frozen=True, kw_only=True):
-    """Number of users to compare, in both arms together, by each method; the simulation's with a 95 % interval.
+    """Numbers of users to compare, in both arms together, by each method; by simulation with a 95 % interval.
 
-    ``noether`` ignores ties. ``agree`` says whether the formula's number is in the interval.
+    ``noether`` ignores ties. ``agree`` is whether the formula's number is in the interval.
     """
 
     formula: int
@@ -169,7 +169,7 @@ class Sizes(Struct, frozen=True, kw_only=True):
 
 
 class PowerRow(Struct, frozen=True, kw_only=True):
-    """The power with a number of enrolled users; ``changed`` and ``unchanged`` of them are compared."""
+    """The power with a number of enrolled users, of whom ``changed`` and ``unchanged`` are compared."""
 
     enrolled: int
     changed: int
@@ -179,7 +179,7 @@ class PowerRow(Struct, frozen=True, kw_only=True):
 
 
 class Least(Struct, frozen=True, kw_only=True):
-    """The smallest change in one direction that shows; null if no change of the values does."""
+    """The smallest change in one direction that is shown; its fields are null if no possible change is shown."""
 
     direction: Literal["less", "more"]
     effect: EffectFigures | None
@@ -189,7 +189,7 @@ class Least(Struct, frozen=True, kw_only=True):
 class PowerReport(Struct, frozen=True, kw_only=True):
     """The answer to one question: the number of users (``size``), the ``power``, or the smallest ``effect``.
 
-    ``false_alarms`` is the share of simulated tests that reject without any change, at the number in question.
+    ``false_alarms`` is the share of simulated tests that reject although there is no change, at that number of users.
     """
 
     question: Literal["size", "power", "effect"]

@@ -54,9 +54,9 @@ def write_figures(
     """Write every figure of a report as .png and as .svg, named by its key.
 
     Args:
-        verdict: what to report.
+        verdict: the verdict to report.
         histories: the study's lines over their rounds.
-        folder: created if necessary; files of the same name are replaced.
+        folder: the folder, which is created if necessary; files of the same name are replaced.
         theme: the colours.
 
     Returns:
@@ -83,7 +83,7 @@ def write_page(verdict: Verdict, histories: Sequence[LineHistory], path: Path) -
     """Write the report atomically and return its path.
 
     Args:
-        verdict: what to report.
+        verdict: the verdict to report.
         histories: the study's lines over their rounds; empty if there is none.
         path: the file; replaced if it exists.
 
@@ -134,7 +134,7 @@ def render_page(verdict: Verdict, histories: Sequence[LineHistory]) -> str:
 
 
 def rendered(template: str, **given: Any) -> str:
-    """Return a page of this folder."""
+    """Return a page rendered from a template of this folder."""
     return report_templates().get_template(template).render(**given)
 
 
@@ -156,7 +156,7 @@ def report_templates() -> Environment:
 
 
 def _figure(plate: Plate | Gap) -> tuple[str, Markup | None, str]:
-    """Return a figure's title, its drawing if there is one, and the text below it or in its place."""
+    """Return a figure's title, its drawing (None for a gap), and the text below or instead of the drawing."""
     from markupsafe import Markup
 
     if isinstance(plate, Gap):
@@ -167,8 +167,8 @@ def _figure(plate: Plate | Gap) -> tuple[str, Markup | None, str]:
 def print_verdict(verdict: Verdict, console: Console, caution: str | None = None, *, verbose: bool = False) -> None:
     """Print a verdict; its sentence and its table come last.
 
-    A warning about the arms' sizes comes right before the sentence. Between sentence and table come ``caution``, a
-    further reservation (:func:`fedping.analysis.report.rows.training_note`), and the note on the loss of personal
+    A warning about the arms' sizes directly precedes the sentence. Between the sentence and the table are ``caution``,
+    a further reservation (:func:`fedping.analysis.report.rows.training_note`), and the note on the loss of personal
     arms. With ``verbose``, all other tables, sentences and notes come first.
     """
     if verbose:
@@ -212,7 +212,7 @@ _METRICS = (("loss", "Loss", "mean loss"), ("top_choice", "Top choices", "share 
 
 
 class Promised(NamedTuple):
-    """Two sentences: the guarantee given to a line's clients, and the spent part of its budget."""
+    """The guarantee given to a line's clients, and the spent part of the line's budget, each as a sentence."""
 
     guarantee: str
     spent: str
@@ -294,7 +294,7 @@ def _cell(found: Estimated | None) -> str:
 
 
 def _figures(rounds: LineRounds) -> list[tuple[str, Markup]]:
-    """Return a figure, as title and drawing, of each metric that any round has released."""
+    """Return the title and the drawing of a figure for each metric that any round has released."""
     from markupsafe import Markup
 
     figures = []

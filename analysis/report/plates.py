@@ -1,6 +1,6 @@
 """The figures of a report in order: their titles, captions and drawing functions.
 
-A plate is drawn only on request, in the requested theme. If its data are missing, a gap takes its place and says why.
+A plate is drawn only on request, in the requested theme. If its data are missing, a gap replaces it and states why.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Plate:
-    """One figure of a report.
+    """A figure of a report.
 
     Attributes:
         key: its unique file name, without a suffix.
-        title: its heading.
-        caption: how to read it.
-        said: its numbers in words, for readers who can't see it.
+        title: the heading.
+        caption: an explanation of the figure.
+        said: the numbers in words, for readers who can't see the figure.
         draw: the drawing function; takes ``theme``.
     """
 
@@ -45,7 +45,7 @@ class Plate:
 
 @dataclass(frozen=True)
 class Gap:
-    """A figure that cannot be drawn, or several from the same data; ``reason`` is a sentence."""
+    """One or several figures that cannot be drawn because their data are missing; ``reason`` is a sentence."""
 
     key: str
     title: str
@@ -176,7 +176,7 @@ class _OfLine:
         )
 
     def _users(self) -> Iterator[Plate | Gap]:
-        """Yield the rows of typed and selected characters; nothing if pings report neither."""
+        """Yield the figures of typed characters and selected ranks; nothing if pings have no ranks."""
         if not any(metric.name == "rank_selected" for metric in self._measured.metrics):
             return
         typed, ranks = self._history.typed, series_of(self._history.curves, "rank_selected")
@@ -234,7 +234,7 @@ class _OfLine:
         return Gap(key + self._suffix, self._titled(title), reason)
 
     def _titled(self, title: str) -> str:
-        """Return a title, with the line's name if there are several lines; a question stays a single question."""
+        """Return a title, with the line's name if there are several lines; a question mark stays at the end."""
         text = title.removesuffix("?")
         return f"{text}, line {self._history.line}{title[len(text) :]}" if self._several else title
 

@@ -37,7 +37,7 @@ from fedping.protocol.ping import FRECENCY_UPDATE
 
 
 def report_tables(verdict: Verdict) -> list[Table]:
-    """Return the tables of a report after the verdict's, in order."""
+    """Return the tables that follow the verdict's table in a report, in order."""
     return [
         sizes_table(verdict),
         *([lift_table(verdict)] if about_outcomes(verdict) else []),
@@ -52,7 +52,7 @@ def report_tables(verdict: Verdict) -> list[Table]:
 
 
 def sizes_table(verdict: Verdict) -> Table:
-    """Return a table with a row per arm: its number of clients, and what they sent."""
+    """Return a table with a row per arm: its number of clients, and the numbers of their pings."""
     enrolled = ["enrolled"] if verdict.enrolled is not None else []
     rows = []
     for name, arm in verdict.tally.arms.items():
@@ -98,7 +98,7 @@ LIFT_HEADS = ("mean or ratio", "arms", "found", "lift", "first", "second", "diff
 
 
 def lift_table(verdict: Verdict) -> Table:
-    """Return a table with a row per mean and ratio of totals and pair: the lift, the difference, and the adjustment."""
+    """Return a table with a row per pair and mean or ratio of totals: the lift, the difference, and the adjustment."""
     rows = tuple(lift_cells(*one) for one in verdict.lifts)
     return Table("The lift: means over clients, and ratios", LIFT_HEADS, rows, words=3)
 
@@ -151,7 +151,7 @@ def findings_table(verdict: Verdict) -> Table:
 
 
 def effects_table(verdict: Verdict) -> Table:
-    """Return a table with a row per comparison: its effect sizes by client, and the interval of an interim look."""
+    """Return a table with a row per comparison: effect sizes by client, and the interval of an interim look."""
     looks = ["at any look"] if verdict.plan.interim else []
     tails = ["untrimmed"] if verdict.tally.tails else []
     rows = []
@@ -191,7 +191,7 @@ def segment_tables(verdict: Verdict) -> list[Table]:
 
 
 def in_study_tables(verdict: Verdict) -> list[Table]:
-    """Return a table with a row per comparison and part of the clients' time in the study; none for one part."""
+    """Return tables with a row per comparison and part of the clients' time in the study; none if there is one part."""
     effects = verdict.in_study
     return [_groups_table("By the clients' time in the study", "time", effects, WEEKS)] if effects else []
 
@@ -213,7 +213,7 @@ def _groups_table(title: str, head: str, effects: Sequence[PartEffects], groups:
 
 
 def segment_sentences(verdict: Verdict) -> list[str]:
-    """Return a sentence per comparison on whether its effects differ between the groups of each declared segment."""
+    """Return sentences on whether a comparison's effects differ between the groups of each declared segment."""
     return [parts_sentence(one, verdict.plan) for one in verdict.parts if one.declared]
 
 
@@ -272,11 +272,11 @@ def table_notes(verdict: Verdict) -> list[str]:
 
 
 def training_note(plan: Plan, traffic: Mapping[str, RoundTraffic]) -> str | None:
-    """Return a caution if the window has pings that were ranked while a line was still being trained, else None.
+    """Return a caution if the window has pings that were ranked while a line was still being trained; else None.
 
     Args:
-        plan: what was compared.
-        traffic: the rounds of every line, by its name.
+        plan: the plan of the comparisons.
+        traffic: the rounds of every line, by name.
     """
     for line, rounds in traffic.items():
         trained = rounds.iterations
@@ -290,7 +290,7 @@ def training_note(plan: Plan, traffic: Mapping[str, RoundTraffic]) -> str | None
 
 
 def personal_note(verdict: Verdict) -> str | None:
-    """Return a caution about the loss of personal arms if it is compared in a study of interactions, else None."""
+    """Return a caution if the loss of personal arms is compared in a study of interactions; else None."""
     personal = {arm.name for arm in verdict.study.arms if arm.personal}
     compared = [name for name in dict.fromkeys(chain(*verdict.plan.pairs)) if name in personal]
     asked = any(metric.of == "loss" for metric in verdict.plan.metrics)

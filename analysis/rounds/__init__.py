@@ -1,12 +1,12 @@
-"""The pings of a line's rounds, iteration by iteration: from the versions' lineage and the very files they read.
+"""The pings of a line's rounds, iteration by iteration, from the versions' lineage and the files that rounds read.
 
-Everything here reads with pyarrow, one iteration at a time, so that memory does not grow with the length of a study.
+All functions read with pyarrow, one iteration at a time, so that memory does not grow with the length of a study.
 
 - ``made_by_rounds``: the versions of a line that a round made, each with its lineage
-- ``RoundTraffic``, ``round_traffic``: the pings of every iteration by arm, and when each ended
+- ``RoundTraffic``, ``round_traffic``: the pings of every iteration by arm, and the end of each iteration
 - ``Series``, ``series_of``, ``metric_series``, ``smoothed``: a metric of every arm over the iterations
 - ``TrainingPings``, ``training_pings``: the updates, losses and clients behind one version
-- ``subsample_errors``, ``SubsampleQuality``, ``subsample_quality``: how well subsamples estimate all pings
+- ``subsample_errors``, ``SubsampleQuality``, ``subsample_quality``: the errors of estimating all pings by subsamples
 """
 
 from fedping.analysis.rounds.history import RoundTraffic, Series, metric_series, round_traffic, series_of

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Series:
-    """One arm's means of a metric and their iterations, shape (n,) each, without iterations that have no selection."""
+    """An arm's means of a metric and their iterations, shape (n,) each; iterations without a selection are omitted."""
 
     iterations: tuple[int, ...]
     values: tuple[float, ...]
@@ -43,8 +43,8 @@ def series_of(curves: Mapping[str, ArmCurve], what: Literal["loss", "rank_select
 def metric_series(store: ModelStore, landing: Place, study: str, line: str, column: str) -> dict[str, Series]:
     """Return the mean of a landed column over the pings with an example (a selection), by arm and iteration.
 
-    For columns that the lineage doesn't hold, such as ``num_chars_typed``: reads each round's files again, one
-    iteration at a time. Arms without any selection are left out.
+    This is for columns that the lineage doesn't have, such as ``num_chars_typed``: it reads each round's files again,
+    one iteration at a time. Arms without any selection are left out.
 
     Raises:
         StoreError: there is no such study or line, or a version cannot be read.
@@ -64,7 +64,7 @@ def metric_series(store: ModelStore, landing: Place, study: str, line: str, colu
 
 
 def _means(values: NDArray[np.float64], places: NDArray[np.int64], arms: int) -> NDArray[np.float64]:
-    """Return the mean of each arm's values, NaN without any; a position of -1 belongs to no arm."""
+    """Return the mean of each arm's values, NaN without values; ``places`` are positions of arms, -1 for no arm."""
     known = places >= 0
     counts = np.bincount(places[known], minlength=arms)
     sums = np.bincount(places[known], weights=values[known], minlength=arms)
@@ -77,8 +77,9 @@ class RoundTraffic:
 
     Attributes:
         iterations: the current version in each round, shape (n,).
-        ended_ms: the time until which pings had landed (milliseconds since 1970), shape (n,).
-        arms: by name, the pings of every iteration, shape (n,), in the study's order; only arms that follow the line.
+        ended_ms: the time up to which pings had landed (Unix ms), shape (n,).
+        arms: the number of pings in each iteration, shape (n,), by the name of the arm; only arms that follow the line,
+            in the study's order.
     """
 
     iterations: tuple[int, ...]
@@ -109,21 +110,21 @@ def round_traffic(store: ModelStore, study: str, line: str) -> RoundTraffic:
 
 @dataclass(frozen=True)
 class Missing:
-    """Why something cannot be drawn, as a sentence."""
+    """The reason why a figure cannot be drawn, as a sentence."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class LineHistory:
-    """One line over its rounds.
+    """A line over its rounds.
 
     Attributes:
-        line: its name.
-        curves: loss and selected rank of every arm, by its name; empty without a round.
+        line: the line's name.
+        curves: loss and selected rank of every arm, by name; empty without a round.
         traffic: the pings of every round.
         typed: characters typed, by arm.
-        quality: how well subsamples estimate all pings.
+        quality: the errors of estimating all pings by subsamples.
     """
 
     line: str

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _JUDGED = ("document_id", "model_version", "loss")
-"""The columns by which a round recognises the pings that count in no arm."""
+"""The columns by which a round recognises pings that don't count in any arm."""
 
 
 def made_by_rounds(store: ModelStore, study: str, line: str) -> Iterator[Version]:
@@ -44,7 +44,7 @@ def made_by_rounds(store: ModelStore, study: str, line: str) -> Iterator[Version
 def still_landed(store: ModelStore, study: str, line: str) -> Iterator[Version]:
     """Yield the versions of :func:`made_by_rounds` whose pings still exist (weren't pruned).
 
-    Files from which a client's pings were removed are read as they are now.
+    Files from which a client's pings were removed later are read in their present state.
 
     Raises:
         StoreError: as for :func:`made_by_rounds`.
@@ -58,10 +58,10 @@ def still_landed(store: ModelStore, study: str, line: str) -> Iterator[Version]:
 
 
 def round_pings(landing: Place, study: Study, version: Version, columns: Sequence[str]) -> pa.Table:
-    """Return columns of the pings behind a version, as the round counted them.
+    """Return columns of the pings that a round counted for a version.
 
-    A document counts once, where it is found first. Pings of other versions, and those whose loss is not finite, are
-    left out. Texts are returned as strings.
+    A document counts once, where it is found first. Pings of other versions and pings whose loss is not finite are left
+    out. Texts are returned as strings.
 
     Raises:
         FedpingError: the study's pings lack this column, or a file that the round read is missing or damaged.
@@ -82,7 +82,7 @@ def round_pings(landing: Place, study: Study, version: Version, columns: Sequenc
 
 
 def arm_places(table: pa.Table, arms: Sequence[str]) -> NDArray[np.int64]:
-    """Return the position of each ping's arm in ``arms``, -1 if absent, shape (k,)."""
+    """Return the position in ``arms`` of each ping's arm, -1 if absent; shape (k,)."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -119,7 +119,7 @@ def _read(path: Place, document: DocumentType, columns: list[str], digest: str) 
 
 
 def _with_strings(table: pa.Table) -> pa.Table:
-    """Return a table with dictionary columns as plain strings, because two files number their strings differently."""
+    """Return a table with dictionary columns as plain strings, because files number their strings differently."""
     import pyarrow as pa
 
     fields = [pa.field(f.name, pa.string() if pa.types.is_dictionary(f.type) else f.type) for f in table.schema]
@@ -136,18 +136,18 @@ def _counted(table: pa.Table, iteration: int) -> NDArray[np.bool_]:
 
 
 Vote = Literal["client", "ping", "examples"]
-"""The unit of one vote in a mean of updates: a client, however many pings it sent; a ping; an example of a ping."""
+"""The unit of one vote in a mean of updates: a client with all its pings; a ping; an example of a ping."""
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingPings:
-    """The k pings that a round used, all of one version.
+    """The k pings of one version that a round used.
 
     Attributes:
-        iteration: the version that they were ranked with.
+        iteration: the version that the pings were ranked with.
         updates: shape (k, m), directions of descent.
         losses: shape (k,), in points of the score.
-        clients: shape (k,), numbers from 0, equal for pings of the same client.
+        clients: each ping's client as a number from 0, shape (k,).
         examples: number of examples behind each ping, at least 1, shape (k,); 1 for an interaction.
         vote: the unit of one vote in the line's rounds.
         most_votes: maximum number of votes of a client; None for no maximum.
@@ -168,8 +168,8 @@ class TrainingPings:
 def training_pings(landing: Place, study: Study, version: Version) -> TrainingPings:
     """Read the pings that a round used for a version: those of arms that submit, with an example and an update.
 
-    They are the pings that its lineage counts as ``used``, except late pings of older versions, which a line may merge.
-    Needs memory for one iteration's updates.
+    The version's lineage counts these pings as ``used``; late pings of older versions, which a line may merge, are
+    omitted. The updates of one iteration must fit in memory.
 
     Raises:
         FedpingError: a file that the round read is missing or damaged, or the decoder of the line's updates is missing.

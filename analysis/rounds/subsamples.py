@@ -13,17 +13,17 @@ from fedping.model_store.store import ModelStore
 from fedping.protocol.location import Place
 
 SIZE = 2_000
-"""Pings in a subsample, as in the thesis."""
+"""Number of pings in a subsample, as in the thesis."""
 
 DRAWS = 50
-"""Subsamples per iteration, as in the thesis."""
+"""Number of subsamples per iteration, as in the thesis."""
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class SubsampleErrors:
-    """The distances of some subsamples of one iteration from all of its pings, shape (draws,) each.
+    """The distances between subsamples of an iteration and all its pings, shape (draws,) each.
 
     Attributes:
         update: L1 distance of the mean updates: loss per unit of weight, summed over the m weights.
@@ -42,10 +42,10 @@ class SubsampleQuality:
 
     Attributes:
         size: pings in a subsample.
-        iterations: those with more pings than that, shape (n,).
-        pings: the number of pings in each, shape (n,).
+        iterations: the iterations that have more pings than a subsample, shape (n,).
+        pings: the number of pings in each of these iterations, shape (n,).
         update, signs, loss: the errors (see :class:`SubsampleErrors`), shape (n, draws).
-        skipped: ping counts of the other iterations, which have too few pings to draw from.
+        skipped: numbers of pings in the other iterations, which have too few pings to draw from.
     """
 
     size: int
@@ -67,9 +67,9 @@ def subsample_errors(
 ) -> SubsampleErrors:
     """Draw subsamples of an iteration's pings, and compare each with all pings.
 
-    Both sides are averaged by votes: the update by the line's votes (one per client, ping or example), the loss with
-    one vote per example. Drawn without replacement, as in the thesis, a subsample that is a large share of the pings is
-    close to them for this reason alone. Drawn with replacement, the pings represent the larger population behind them.
+    Updates are averaged by the line's votes (one per client, ping or example), losses with one vote per example. Drawn
+    without replacement, as in the thesis, a subsample with a large share of the pings is close to all pings for this
+    reason alone. Drawn with replacement, the pings represent the larger population behind them.
 
     Args:
         pings: the pings that the round used.
@@ -105,7 +105,8 @@ def subsample_quality(
 ) -> SubsampleQuality:
     """Draw subsamples of every iteration of a line, from the pings that its rounds used.
 
-    An iteration's draws follow from the seed and its number alone. One iteration's updates are in memory at a time.
+    An iteration's draws depend only on the seed and the iteration's number. One iteration's updates are in memory at a
+    time.
 
     Raises:
         StoreError: there is no such study or line, or a version cannot be read.
@@ -135,8 +136,8 @@ def subsample_quality(
 def vote_weights(pings: TrainingPings, drawn: NDArray[np.intp]) -> Floats:
     """Return the weight of each drawn ping in its subsample's mean update, shape (draws, size); each row sums to 1.
 
-    With one vote per client, a ping weighs 1 / n, where n is its client's number of pings in the same subsample. If the
-    votes of a client are bounded, a ping weighs an n-th of the bound at most.
+    With one vote per client, a ping's weight is proportional to 1 / n, where n is its client's number of pings in the
+    subsample. If the votes of a client are bounded by b, a ping counts at most b / n votes.
     """
     weights = pings.examples[drawn].astype(np.float64) if pings.vote == "examples" else np.ones(drawn.shape)
     most = 1 if pings.vote == "client" else pings.most_votes

@@ -1,7 +1,7 @@
 """Two arms compared from value counts: tests, effect sizes with intervals, corrections, interim looks, power.
 
-Everything here is a pure function of :class:`ValueCounts`. Its cost and memory are linear in the number of distinct
-values and do not depend on the number of pings or clients behind the counts.
+All functions take :class:`ValueCounts`. Time and memory are linear in the number of distinct values, and do not depend
+on the number of pings or clients behind the counts.
 """
 
 from fedping.analysis.statistics.fragility import mean_fragility, rank_fragility

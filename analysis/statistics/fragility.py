@@ -1,4 +1,4 @@
-"""Fragility: the smallest number of clients that would overturn a finding, with other values or by their absence.
+"""Fragility: the smallest number of clients whose other values or absence would overturn a finding.
 
 For a test of ranks, clients of either arm are moved beyond all values, starting with those that move the statistic
 most. For a difference of means, where a single value moved far enough would overturn anything, clients are removed,
@@ -20,11 +20,11 @@ def rank_fragility(a: ValueCounts, b: ValueCounts, log10_level: float) -> int | 
 
     Args:
         a: the values of the first arm.
-        b: the second arm's.
+        b: the values of the second arm.
         log10_level: log10 of the level at which the test rejects.
 
     Returns:
-        None if it does not reject.
+        The number; None if the test does not reject.
     """
     test = mann_whitney(a, b)
     if test.log10_p > log10_level:
@@ -34,7 +34,7 @@ def rank_fragility(a: ValueCounts, b: ValueCounts, log10_level: float) -> int | 
     values, ours, theirs = aligned(a, b)
     beyond = float(values[-1]) + max(1.0, abs(float(values[-1])))
     below = float(values[0]) - max(1.0, abs(float(values[0])))
-    # How much U grows if a client of the first arm is put above all, or one of the second below all.
+    # Growth of U if a client of the first arm is moved above all values, or one of the second arm below all.
     gain_a = b.n - (np.cumsum(theirs) - theirs / 2)
     gain_b = np.cumsum(ours) - ours / 2
 
@@ -52,11 +52,11 @@ def mean_fragility(a: ValueCounts, b: ValueCounts, shown: Callable[[ValueCounts,
 
     Args:
         a: the values of the first arm.
-        b: the second arm's.
-        shown: whether the same difference is shown with these values of the arms.
+        b: the values of the second arm.
+        shown: returns whether the difference is shown with given values of both arms.
 
     Returns:
-        None if it is not shown; all clients of an arm at most.
+        The number, at most all clients of an arm; None if the difference is not shown.
     """
     if not shown(a, b):
         return None
@@ -76,7 +76,7 @@ def mean_fragility(a: ValueCounts, b: ValueCounts, shown: Callable[[ValueCounts,
 def _fewest(
     gain_a: Floats, ours: Integers, gain_b: Floats, theirs: Integers, holds: Callable[[Integers, Integers], bool]
 ) -> int:
-    """Return the smallest number of clients, largest gain first, after which a finding no longer holds."""
+    """Return the number of clients, taken in descending order of gain, after which a finding no longer holds."""
     order = np.argsort(-np.concatenate([gain_a, gain_b]), kind="stable")
     counts = np.concatenate([ours, theirs])[order]
     before = np.cumsum(counts) - counts

@@ -1,16 +1,17 @@
 """The lift of an arm over another: the relative difference of two means or ratios, with an interval.
 
 Everything is computed from sums over clients; each client counts once. A mean is the ratio Σy / Σd with d = 1 for every
-client, so that one set of formulas has both:
+client, so the same formulas serve for both:
 
 - **Ratio** R = Σy / Σd. Its variance is the variance of the mean of u = (y - R d) / mean(d) over clients (delta method
   with clients as clusters; Deng, Knoblich and Lu 2018).
 - **Lift** L = T / C - 1 by Fieller (1954): all L for which (T - (1 + L) C)² is at most q² times its own variance. The
-  quantile q is the one of the difference's interval, so L = 0 is excluded exactly where the difference 0 is.
+  quantile q is that of the difference's interval, so the interval of L excludes 0 exactly if that of the difference
+  does.
 - **Adjustment** by clients' earlier values (CUPED; Deng, Xu, Kohavi and Walker 2013): w = x - R₀ e, where x and e are y
-  and d of the time before and R₀ is Σx / Σe of both arms. The slope is one, within arms. A client without such a time
-  has w = 0, the mean of w. Both arms' adjusted values share the slope and R₀, which makes them dependent: the interval
-  has their covariance. The error of the estimated slope is of a lower order, and neglected.
+  and d of the time before and R₀ is Σx / Σe of both arms. The slope is one, within arms. A client without values of the
+  time before has w = 0, the mean of w. Both arms' adjusted values share the slope and R₀, which makes them dependent:
+  the interval has their covariance. The error of the estimated slope is of a lower order, and neglected.
 - **Cap**: values above the value of rank ⌈share · N⌉ over the clients of all arms count as that value. All arms share
   one cap: separate caps would move one arm's mean more than another's.
 """
@@ -28,13 +29,13 @@ from scipy.special import stdtrit
 from fedping.analysis.statistics.ranks import Estimate, Floats, ValueCounts, refuse_empty, refuse_level
 
 LEAST_CLIENTS = 30
-"""Clients in each arm below which a lift has no interval."""
+"""Number of clients in each arm below which a lift has no interval."""
 
 LEAST_OTHERS = 10
-"""Clients in each arm that differ from its most common value, below which a lift has no interval."""
+"""Number of clients in each arm whose value isn't the most common one, below which a lift has no interval."""
 
 Reason: TypeAlias = Literal["few_clients", "few_others", "negative_control", "control_near_0", "no_total", "interim"]
-"""Why a lift has no interval."""
+"""The reason why a lift has no interval."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,11 @@ class Level:
 
     Attributes:
         value: the estimate.
-        variance: its variance.
-        part: its contribution to the variance of the arms' difference; differs from ``variance`` if the arms are
+        variance: the estimate's variance.
+        part: the arm's contribution to the variance of the arms' difference; differs from ``variance`` if the arms are
             dependent.
         clients: the number of clients.
-        others: the number of clients that differ from the most common value; of a ratio, those whose y is not 0.
+        others: the number of clients whose value isn't the most common one; for a ratio, of clients whose y isn't 0.
     """
 
     value: float
@@ -66,14 +67,14 @@ def level_of_mean(counts: ValueCounts) -> Level:
 
 @dataclass(frozen=True, eq=False)
 class ClientTotals:
-    """Sums over the clients of an arm of y, d, x and e: numerator and denominator, and the same of the time before.
+    """Sums over an arm's clients: of numerator y and denominator d, and of both in the time before, x and e.
 
     Attributes:
         clients: number of clients.
-        others: number of them that differ from the most common value; for a ratio, those whose y is not 0.
+        others: number of clients whose value isn't the most common one; for a ratio, of clients whose y isn't 0.
         sums: Σy, Σd, Σx, Σe, shape (4,).
-        products: the sums of all products of two of them, shape (4, 4).
-        centre: what was subtracted from y and x for each unit of d and e, against cancellation.
+        products: the sums of all products of two of the four, shape (4, 4).
+        centre: value subtracted from y and x for each unit of d and e, against cancellation.
     """
 
     clients: int
@@ -84,7 +85,7 @@ class ClientTotals:
 
     @classmethod
     def of(cls, y: ArrayLike, d: ArrayLike = 1.0, x: ArrayLike = 0.0, e: ArrayLike = 0.0) -> ClientTotals:
-        """Sum raw data, one value per client each; shape (n,)."""
+        """Sum raw data with one value per client, shape (n,) each."""
         rows = np.stack(np.broadcast_arrays(*(np.asarray(each, np.float64) for each in (y, d, x, e))))
         return cls(rows.shape[1], int((rows[0] != 0).sum()), rows.sum(axis=1), rows @ rows.T)
 
@@ -94,7 +95,7 @@ class ClientTotals:
         return float(self.sums[3])
 
     def with_others(self, others: int) -> ClientTotals:
-        """Return the same with another number of clients that differ."""
+        """Return the same sums with another value of ``others``."""
         return replace(self, others=others)
 
 
@@ -108,7 +109,7 @@ def level_of_ratio(totals: ClientTotals) -> Level:
 
 
 def _own(totals: ClientTotals) -> tuple[float, float]:
-    """Return a ratio less its centre, and the variance of u over clients."""
+    """Return a ratio minus its centre, and the variance of u over clients."""
     (y, d, *_), products, n = totals.sums, totals.products, totals.clients
     ratio = float(y / d)
     squared = products[0, 0] - 2 * ratio * products[0, 1] + ratio**2 * products[1, 1]
@@ -122,8 +123,8 @@ class Adjustment:
     Attributes:
         slope: the common slope within arms.
         reduction: relative decrease of the difference's variance; can be slightly negative.
-        before: the numbers of clients (of a ratio, Σe) of both arms with a time before.
-        apart: difference between the arms in the time before, before any treatment, in standard errors.
+        before: both arms' numbers of clients (for a ratio, Σe) with values of the time before.
+        apart: difference between the arms in the time before any treatment, in standard errors.
     """
 
     slope: float
@@ -133,19 +134,19 @@ class Adjustment:
 
     @property
     def is_honest(self) -> bool:
-        """Whether the arms were alike in the time before, as far as chance goes (p of 0.001 at least)."""
+        """Whether the arms' difference in the time before may be due to chance (p of at least 0.001)."""
         return abs(self.apart) < DIFFERENT
 
 
 DIFFERENT = 3.2905
-"""Standard errors that chance exceeds once in a thousand times."""
+"""Number of standard errors that chance exceeds once in a thousand times."""
 
 
 def adjusted(a: ClientTotals, b: ClientTotals) -> tuple[Level, Level, float, Adjustment] | None:
-    """Return both arms adjusted by the time before, their covariance, and the effect of the adjustment.
+    """Return both arms adjusted by the time before, the arms' covariance, and the effect of the adjustment.
 
     Returns:
-        None if nothing is known of the time before, or it is the same for all clients.
+        None if there are no values of the time before, or if they are the same for all clients.
     """
     whole = float(a.sums[3] + b.sums[3])
     plain = level_of_ratio(a), level_of_ratio(b)
@@ -180,7 +181,7 @@ def adjusted(a: ClientTotals, b: ClientTotals) -> tuple[Level, Level, float, Adj
 
 @dataclass(frozen=True)
 class _Spreads:
-    """Variances and covariance of u and w over the clients of an arm, or of their means; and the mean of w."""
+    """Variances and covariance of u and w, over an arm's clients or of their means, and the mean of w."""
 
     uu: float
     uw: float
@@ -197,7 +198,7 @@ class _Spreads:
 
 
 def _spreads(totals: ClientTotals, before: float) -> _Spreads:
-    """Return the spreads of an arm, given Σx / Σe of both arms."""
+    """Return the spreads of an arm; ``before`` is Σx / Σe of both arms."""
     n, p = totals.clients, totals.products
     ratio, uu = _own(totals)
     mean = float(totals.sums[2] - before * totals.sums[3]) / n
@@ -213,8 +214,9 @@ class Lift:
 
     Attributes:
         difference: first minus second.
-        relative: first / second - 1; NaN where the second is not above 0.
-        reason: why ``relative`` has no interval; None if it has one. With too few clients neither has one.
+        relative: first / second - 1; NaN if the second is not above 0.
+        reason: why ``relative`` has no interval; None if it has one. With too few clients, ``difference`` has none
+            either.
     """
 
     difference: Estimate
@@ -223,7 +225,7 @@ class Lift:
 
     @property
     def shown(self) -> Literal["less", "more", "inconclusive"]:
-        """The sign of a difference whose interval leaves out 0."""
+        """The sign of the difference if its interval excludes 0, else "inconclusive"."""
         if not self.difference.excludes(0):
             return "inconclusive"
         return "less" if self.difference.value < 0 else "more"
@@ -267,7 +269,7 @@ def _unbounded(value: float, confidence: float) -> Estimate:
 
 
 def fieller(a: tuple[float, float], b: tuple[float, float], covariance: float, q: float) -> tuple[float, float] | None:
-    """Return the interval of a / b, each given as (value, variance); None unless it is bounded and b is above 0."""
+    """Return the interval of a / b, each given as (value, variance); None if it is unbounded or b is not above 0."""
     (top, top_variance), (base, base_variance) = a, b
     squared = base**2 - q**2 * base_variance
     if base <= 0 or squared <= 0:
@@ -278,7 +280,7 @@ def fieller(a: tuple[float, float], b: tuple[float, float], covariance: float, q
 
 
 def cap_of(counts: ValueCounts, share: float) -> float:
-    """Return the value of rank ⌈share · N⌉.
+    """Return the value of rank ⌈share · N⌉, the cap on all values.
 
     Raises:
         ValueError: there is no value.
@@ -289,6 +291,6 @@ def cap_of(counts: ValueCounts, share: float) -> float:
 
 
 def capped(counts: ValueCounts, cap: float) -> tuple[ValueCounts, int]:
-    """Return the counts with values above a cap moved to it, and the number of moved values."""
+    """Return the counts with values above a cap replaced by the cap, and the number of replaced values."""
     moved = int(counts.counts[counts.values > cap].sum())
     return (ValueCounts.summed(np.minimum(counts.values, cap), counts.counts), moved) if moved else (counts, 0)

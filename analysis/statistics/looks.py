@@ -9,11 +9,11 @@ confidence sequences" (2024), theorem 2.2 and appendix on the choice of ρ.
 
 The sequence for bounded values is exact from the first client on. For values in [0, 1] of mean m, and a fraction 0 < θ
 < 1, the products of 1 + θ (x / m - 1) over the clients so far are a nonnegative martingale of expectation 1: the wealth
-of a bet that the mean is larger than m. So is their average over several θ. It needs no order: value counts suffice. By
-Ville's inequality the probability that it ever reaches 1 / α is at most α. Reflected values bet on a smaller mean, and
-the product of two arms' wealths bets on a difference; the common mean is unknown, so the least product over all means
-counts. Source: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting" (2023), section 4;
-mixtures over θ instead of its predictable bets.
+of a bet that the mean is larger than m. Their average over several θ is such a martingale too. The order of clients
+does not matter, so value counts suffice. By Ville's inequality, the probability that the wealth ever reaches 1 / α is
+at most α. Reflected values bet on a smaller mean, and the product of two arms' wealths bets on a difference; the common
+mean is unknown, so the least product over all means counts. Source: Waudby-Smith and Ramdas, "Estimating means of
+bounded random variables by betting" (2023), section 4; mixtures over θ instead of its predictable bets.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ CORRECTIONS: Mapping[Correction, Callable[[Sequence[float]], list[float]]] = Map
 
 
 def deciding_level(log10_p: Sequence[float], alpha: float, correction: Correction) -> float:
-    """Return the level at which a plan's tests, uncorrected, reject exactly as they do after correction.
+    """Return the level at which a plan's uncorrected tests reject exactly as they do after correction.
 
-    For Bonferroni it is alpha over the number of tests. For Holm it grows with every rejection, and the last level
-    counts.
+    For Bonferroni this is alpha over the number of tests. For Holm the level grows with every rejection, and the last
+    one counts.
     """
     rejected = 0
     if correction == "holm":
@@ -63,22 +63,22 @@ def deciding_level(log10_p: Sequence[float], alpha: float, correction: Correctio
 
 
 FEWEST_CLIENTS = 200
-"""Clients in each arm below which :func:`confidence_sequence` decides nothing; see :func:`fewest_clients`.
+"""Number of clients in each arm below which :func:`confidence_sequence` decides nothing; see :func:`fewest_clients`.
 
-It is valid in the limit of many clients. With fewer clients, chance too often makes the measured variance too small:
-looks from two clients an arm on were wrong in up to 17 % of simulated studies without an effect instead of 5 %.
+The sequence is valid in the limit of many clients. With fewer clients, chance too often makes the measured variance too
+small: looks from two clients an arm on were wrong in up to 17 % of simulated studies without an effect instead of 5 %.
 """
 
 FEWEST_OTHERS = 50
-"""Clients in each arm that differ from its most common value, below which the sequence decides nothing either.
+"""Number of clients in each arm whose value isn't the most common one, below which the sequence decides nothing.
 
-With fewer clients, a handful of them determines the variance: with arms in a ratio of 49 to 1, looks at a share of 1 in
-1,000 were wrong in 75 % of simulated studies.
+With fewer such clients, a handful of them determines the variance: with arms in a ratio of 49 to 1, looks at a share of
+1 in 1,000 were wrong in 75 % of simulated studies.
 """
 
 
 def fewest_clients(a: ValueCounts, b: ValueCounts) -> int:
-    """Return the clients in each arm below which :func:`confidence_sequence` decides nothing.
+    """Return the number of clients in each arm below which :func:`confidence_sequence` decides nothing.
 
     A small arm next to a large one needs more clients, since its variance alone counts: with arms in a ratio of 9 to 1,
     looks from 200 clients on were wrong in up to 10 % of simulated studies of lognormal values (σ = 1.5), and from
@@ -93,7 +93,7 @@ def decides(a: ValueCounts, b: ValueCounts) -> bool:
 
 
 def fewest_others(a: ValueCounts, b: ValueCounts) -> int:
-    """Return the clients that differ from the most common value, in the arm that has fewer of them."""
+    """Return the number of clients whose value isn't their arm's most common one, in the arm with fewer of them."""
     return min(arm.n - int(arm.counts.max()) for arm in (a, b))
 
 
@@ -109,16 +109,16 @@ def confidence_sequence(
 ) -> Estimate:
     """Estimate mean(a) - mean(b), with an interval that is valid at all looks together.
 
-    It is valid if an observation, once counted, never changes and the next one is a new client: one value per client,
-    fixed at its first interaction. The cost is width: about half as wide again as an interval for a single look. Where
-    :func:`decides` is false it is infinite; `fedping.analysis.statistics.looks` has one that is exact from the
-    first client on, for values with known bounds.
+    The interval is valid if an observation, once counted, never changes and the next one is a new client: one value per
+    client, fixed at its first interaction. It is about 50 % wider than an interval for a single look. If
+    :func:`decides` is false, it is infinite; :func:`bounded_sequence` is exact from the first client on, for values
+    with known bounds.
 
     Args:
         a: the values of the first arm so far.
-        b: the second arm's.
+        b: the values of the second arm so far.
         confidence: the probability of covering the true difference at all looks.
-        planned: the number of clients in both arms at which the interval is narrowest. To be chosen beforehand.
+        planned: the number of clients in both arms at which the interval is narrowest, chosen beforehand.
 
     Raises:
         ValueError: an arm is empty, or the confidence or the planned number is out of range.
@@ -148,20 +148,20 @@ FRACTIONS: Floats = 2.0 ** (-np.arange(1, 27) / 2)
 """Betting fractions, shape (26,): from .71, which shows large effects in few clients, to 1e-4, for millions."""
 
 _CELLS = 2**20
-"""Numbers held at a time, which bounds the memory for any number of distinct values."""
+"""Maximum size of arrays in memory at a time, for any number of distinct values."""
 
 _POINTS, _ZOOMS = 33, 4
 
 
 def log_wealth(counts: ValueCounts, means: Floats) -> Floats:
-    """Return the logarithm of the wealth of the bet that the mean is larger, which falls with the mean.
+    """Return the logarithm of the wealth of a bet that the true mean is larger than each of ``means``.
 
     Args:
         counts: one arm's values, in [0, 1].
         means: the means to bet against, in [0, 1], shape (k,).
 
     Returns:
-        Shape (k,); infinite where a value is impossible under the mean.
+        The logarithms, falling with the mean, shape (k,); infinite where a value is impossible under the mean.
     """
     wealth = np.empty(len(means))
     for begun in range(0, len(means), portion := max(1, _CELLS // (len(FRACTIONS) * len(counts.values)))):
@@ -178,7 +178,7 @@ def log_wealth(counts: ValueCounts, means: Floats) -> Floats:
 def evidence(larger: ValueCounts, smaller: ValueCounts, difference: float = 0.0) -> float:
     """Return log of the evidence that mean(larger) - mean(smaller) exceeds a difference, for values in [0, 1].
 
-    At the true difference, the probability that it ever reaches log(1 / α) is at most α.
+    At the true difference, the probability that the result ever reaches log(1 / α) is at most α.
     """
     low, high = max(0.0, -difference), min(1.0, 1.0 - difference)
     if low > high:
@@ -197,12 +197,12 @@ def evidence(larger: ValueCounts, smaller: ValueCounts, difference: float = 0.0)
 def bounded_sequence(a: ValueCounts, b: ValueCounts, bounds: Bounds, confidence: float = 0.95) -> Estimate:
     """Estimate mean(a) - mean(b) of bounded values, with an interval that is valid at all looks together.
 
-    Valid from the first client on, for any distribution within the bounds, if an observation, once counted, never
-    changes. With several distinct values the cost is linear in their number.
+    The interval is valid from the first client on, for any distribution within the bounds, if an observation, once
+    counted, never changes. With several distinct values the cost is linear in their number.
 
     Args:
         a: the values of the first arm so far.
-        b: the second arm's.
+        b: the values of the second arm so far.
         bounds: the least and the greatest value possible, fixed beforehand.
         confidence: the probability of covering the true difference at all looks.
 
@@ -220,7 +220,7 @@ def bounded_sequence(a: ValueCounts, b: ValueCounts, bounds: Bounds, confidence:
 
 
 def _reached(larger: ValueCounts, smaller: ValueCounts, value: float, needed: float) -> float:
-    """Return the greatest difference below the estimate against which the evidence suffices."""
+    """Return the greatest difference below the estimate for which the evidence suffices."""
     if evidence(larger, smaller, 0.0) < needed:  # whether 0 is excluded is decided at 0 itself
         low, high = -1.0, min(0.0, value)
     else:

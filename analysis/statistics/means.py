@@ -1,7 +1,7 @@
 """Differences of means between clients or pings, and whether the arms' sizes match the enrolment.
 
-If they do not, something removed or moved more clients of one arm than of another (a crash, a filter, lost pings), and
-then no comparison of the arms can be trusted.
+If the sizes do not match, something (a crash, a filter, lost pings) removed or moved more clients of one arm than of
+another, and no comparison of the arms can be trusted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Moments(Protocol):
 def mean_difference(a: ValueCounts, b: ValueCounts, confidence: float = 0.95) -> Estimate:
     """Estimate mean(a) - mean(b) by Welch's interval, which does not assume equal variances.
 
-    With fewer than two observations in an arm its spread is unknown, and the interval is infinite.
+    With fewer than two observations in an arm, its spread is unknown and the interval is infinite.
 
     Raises:
         ValueError: an arm is empty, or the confidence is out of range.
@@ -67,7 +67,7 @@ class ClientSums:
         ss: the sum of s².
         sn: the sum of s · n.
         nn: the sum of n².
-        centre: what was subtracted from each ping's value before it was added to s.
+        centre: value subtracted from each ping's value before the value was added to s.
     """
 
     clients: int
@@ -102,10 +102,10 @@ def clustered_difference(a: ClientSums, b: ClientSums, confidence: float = 0.95)
 
 
 ALARM = 0.001
-"""The p-value below which sizes are called wrong. It is small because the check runs at every look at every study."""
+"""The p-value below which sizes count as mismatched; small, because the check runs at every look at every study."""
 
 _FAR = 300.0
-"""The continued fraction is used if half the statistic is above this; it converges at once there."""
+"""Threshold on half the statistic, above which the continued fraction is used; there it converges at once."""
 
 _TERMS = 50
 
@@ -122,7 +122,7 @@ class SampleRatio:
 
     @property
     def mismatch(self) -> bool:
-        """Whether the sizes are too far from the expected ones for chance."""
+        """Whether the sizes differ from the expected ones by more than chance explains."""
         return self.log10_p < math.log10(ALARM)
 
 
@@ -151,8 +151,8 @@ def sample_ratio(clients: Mapping[str, int], shares: Mapping[str, float]) -> Sam
 def log_survival(statistic: float, freedom: int) -> float:
     """Return the logarithm of the chi-squared distribution's upper tail, finite for any finite statistic.
 
-    Far out, where the tail is too small for a double, it uses the continued fraction of the incomplete gamma function
-    (Abramowitz and Stegun 6.5.31).
+    If the tail is too small for a double, the continued fraction of the incomplete gamma function is used (Abramowitz
+    and Stegun 6.5.31).
     """
     a, z = freedom / 2, statistic / 2
     if z < _FAR + freedom:

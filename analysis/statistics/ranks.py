@@ -1,6 +1,6 @@
 """Two arms compared by ranks, from value counts: the Mann-Whitney test, the probability of superiority, the shift.
 
-Value counts are all that a rank test needs, however many pings there were, and they add up: the counts of two files,
+A rank test needs only value counts, whatever the number of pings, and value counts add up: the counts of two files,
 days or shards merge into the counts of both.
 """
 
@@ -50,7 +50,7 @@ class ValueCounts:
         return cls(distinct[total > 0], total[total > 0])
 
     def merged(self, other: ValueCounts) -> ValueCounts:
-        """Return the counts of both together."""
+        """Return the combined counts of both."""
         return self.summed(np.concatenate([self.values, other.values]), np.concatenate([self.counts, other.counts]))
 
     @property
@@ -76,10 +76,10 @@ class ValueCounts:
         return float(self.values[min(int(reached), len(self.values) - 1)])
 
     def winsorised(self, tails: float) -> ValueCounts:
-        """Return the counts with the given share of observations at either end moved to the nearest one inside.
+        """Return the counts with the given share of observations at either end moved to the nearest remaining value.
 
-        Of three or more observations at least one is moved at either end, unless the share is 0, so that none sets the
-        mean alone.
+        Of three or more observations, at least one is moved at either end, unless the share is 0, so that no single
+        observation determines the mean.
         """
         beyond = min(max(1, math.floor(tails * self.n)), (self.n - 1) // 2) if tails else 0
         if beyond <= 0:
@@ -119,7 +119,7 @@ class Estimate:
     confidence: float
 
     def excludes(self, null: float) -> bool:
-        """Whether the interval excludes a value."""
+        """Return whether the interval excludes a value."""
         return not self.low <= null <= self.high
 
 
@@ -141,7 +141,7 @@ class MannWhitney:
         n_b: number of observations in the second.
         z: distance of U from its mean under the null, in standard deviations (corrected for ties and continuity).
         p: the two-sided p-value; 0.0 if it is too small for a double.
-        log10_p: its decimal logarithm, which does not underflow.
+        log10_p: the decimal logarithm of the p-value, which does not underflow.
     """
 
     twice_u: int
@@ -182,9 +182,9 @@ def log10_two_sided(z: float) -> float:
 def rank_interval(test: MannWhitney, confidence: float) -> Estimate:
     """Return the probability of superiority with the interval that excludes 0.5 exactly if the test rejects.
 
-    It extends on both sides by as many of the test's standard errors (corrected for ties, continuity) as the test of
-    level 1 - confidence requires, and so decides as the test does. Far from 0.5, :func:`superiority` has the better
-    interval, because the test's standard error assumes equal arms.
+    Its half-width is the distance from 0.5 at which the test of level 1 - confidence rejects (corrected for ties and
+    continuity), so it decides as the test does. Far from 0.5, :func:`superiority` has the better interval, because the
+    test's standard error assumes equal arms.
 
     Raises:
         ValueError: the confidence is out of range.
@@ -222,8 +222,8 @@ def superiority(a: ValueCounts, b: ValueCounts, confidence: float = 0.95) -> Est
     """Estimate P(X > Y) + P(X = Y) / 2 for X of the first arm and Y of the second; 0.5 means no tendency.
 
     The interval uses Brunner and Munzel's variance (which does not need equal shapes and is exact with ties) and
-    degrees of freedom, on the logit scale, so that it stays within [0, 1]. Where that variance is 0, because the arms
-    do not overlap or all values are equal, it is Newcombe's (2006, method 5), which still has a width then.
+    degrees of freedom, on the logit scale, so that it stays within [0, 1]. If that variance is 0, because the arms do
+    not overlap or all values are equal, Newcombe's interval is used (2006, method 5), whose width is not 0 then.
 
     Raises:
         ValueError: an arm is empty, or the confidence is out of range.
@@ -279,15 +279,15 @@ def _newcombe(value: float, n_a: int, n_b: int, confidence: float) -> tuple[floa
 
 
 RESOLUTION = 1e-12
-"""Differences closer to each other than this share of the largest one are taken as equal."""
+"""Share of the largest difference below which two differences are taken as equal."""
 
 
 def hodges_lehmann(a: ValueCounts, b: ValueCounts, confidence: float = 0.95) -> Estimate:
     """Estimate the median of all differences x - y between an observation of the first arm and one of the second.
 
     The interval is the distribution-free one of the Mann-Whitney test (Hollander and Wolfe, 4.3), including both ends
-    and without tie correction: with ties it covers at least as often as stated. All three numbers are differences that
-    occur (or the midpoint of two), so for counted metrics the shift moves in whole steps.
+    and without tie correction: with ties its coverage is at least the stated one. Estimate and bounds are differences
+    that occur (or the midpoint of two), so for counted metrics the shift changes in whole steps.
 
     Raises:
         ValueError: an arm is empty, or the confidence is out of range.
@@ -303,7 +303,7 @@ def hodges_lehmann(a: ValueCounts, b: ValueCounts, confidence: float = 0.95) -> 
 
 
 class _Differences:
-    """The n_a · n_b differences between two arms, which are counted by bisection and never written out."""
+    """The n_a · n_b differences between two arms, which are counted by bisection and never stored."""
 
     def __init__(self, a: ValueCounts, b: ValueCounts) -> None:
         self.n = a.n * b.n

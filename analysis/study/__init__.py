@@ -1,4 +1,4 @@
-"""A study's landed pings counted on Spark, as an analysis needs them, in memory that does not grow with the pings."""
+"""Counts of a study's landed pings for an analysis, by Spark, in memory that does not grow with the pings."""
 
 from fedping.analysis.study.count import count_study
 from fedping.analysis.study.metrics import (

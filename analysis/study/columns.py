@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def dealt_arm(dealt: Assignment) -> Column:
-    """Return the number of the arm that a client's id belongs to; null if none (`fedping.protocol.enrolment`)."""
+    """Return the number of the arm that a client id is assigned to; null without one (`fedping.protocol.enrolment`)."""
     from pyspark.sql import functions as F  # noqa: N812
 
     digits = F.lower(F.hex("client_id"))
@@ -26,7 +26,7 @@ def dealt_arm(dealt: Assignment) -> Column:
 
 
 def in_window(window: Window) -> Column:
-    """Return whether a ping is of one of a window's versions."""
+    """Return whether a ping belongs to one of a window's versions."""
     from pyspark.sql import functions as F  # noqa: N812
 
     inside = F.lit(True)

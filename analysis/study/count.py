@@ -1,8 +1,8 @@
-"""Counting a study on Spark: one shuffle by client settles everything about one client.
+"""Counts a study on Spark, with a single shuffle by client.
 
-Pings are brought together by client once. There, copies of a document are dropped and clients are summed up; from both
-only counts by value travel to the driver. Ids are compared by 64-bit hashes: among ten million clients, two have the
-same hash with a chance of 3 in a million, and a document is compared only with documents of the same client.
+Each client's pings are brought together once. Then copies of a document are dropped and clients are summed up, and only
+counts by value are sent to the driver. Ids are compared by 64-bit hashes: among ten million clients, two have the same
+hash with a probability of 3 in a million, and a document is compared only with documents of the same client.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ COLUMNS = {
     "study_variation": "string",
     "loss": "double",
 }
-"""The columns of a landed ping (`fedping.protocol.arrow`) that every analysis reads, with Spark's names of their types.
+"""The columns of a landed ping (`fedping.protocol.arrow`) that every analysis reads, with their types in Spark.
 
 The columns of metrics and segments are added.
 """
 
 
 BEFORE = Window(first=-1, last=0)
-"""Versions with which all arms rank alike: the product's own order, and version 0, which should start with it."""
+"""Versions with which all arms rank in the same way: the product's own order, and version 0, which starts with it."""
 
 
 def count_study(
@@ -74,11 +74,11 @@ def count_study(
         landing: the landing folder.
         study: the study whose arms are counted.
         metrics: metrics counted for every ping with an example (a selection, for an interaction).
-        window: which pings; None for all.
-        first_values: whether to count each client's first value too, for interim looks.
-        parts: whether to count parts of the time, of the clients' time in the study, and of its segments too; without
-            later outcomes, which have no time of their own.
-        means: the ratios of totals to count too, and whether to adjust by the time before and to cap.
+        window: the window of the pings; None for all pings.
+        first_values: whether to count also each client's first value, for interim looks.
+        parts: whether to count also by parts of the time, by parts of the clients' time in the study, and by its
+            segments; later outcomes, which have no time of their own, are not counted by parts.
+        means: further ratios of totals to count, and whether to adjust by the time before and to cap.
 
     Raises:
         FedpingError: nothing landed, or a file cannot be read.
@@ -131,7 +131,7 @@ def count_study(
 
 
 PARTS_OF_TIME = 14
-"""The most parts that a study's time is divided into, so that each has pings and their figure is readable."""
+"""Maximum number of parts of a study's time, so that each part has pings and the figure is readable."""
 
 _HOURS = (1, 2, 3, 6, 12, 24, 48, 24 * 7, 24 * 14, 24 * 28)
 
@@ -143,7 +143,7 @@ def _hours_a_part(hours: Sequence[int]) -> int:
 
 
 def _columns(document: DocumentType, metrics: Sequence[Metric], segments: Sequence[Segment]) -> dict[str, str]:
-    """Return the columns read from a ping, with Spark's types."""
+    """Return the columns that are read from a ping, with their types in Spark."""
     wanted = {
         *document.counted_by,
         *(metric.of for metric in metrics),
@@ -215,9 +215,9 @@ def _reported(document: DocumentType) -> dict[str, Column]:
 
 
 def _beginnings(reading: Reading, study: Study, landing: Place) -> DataFrame:
-    """Return one row per client: the hour of its first ping of the whole study (``begun``), by our own clock.
+    """Return one row per client: the hour of its first ping in the whole study (``begun``), by the server's clock.
 
-    A window reaches only a part of the study, so everything that landed is read, in few columns.
+    A window covers only a part of the study, so all landed pings are read, in few columns.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -228,7 +228,7 @@ def _beginnings(reading: Reading, study: Study, landing: Place) -> DataFrame:
 
 
 def _settled(pings: DataFrame, days: int) -> DataFrame:
-    """Return the pings from a number of days after the hour of their client's first ping on."""
+    """Return the pings after each client's first ``days`` days, counted from the hour of its first ping."""
     from pyspark.sql import functions as F  # noqa: N812
 
     return pings.where(F.col("received") >= (F.col("begun").cast("bigint") + 24 * days) * HOUR_MS) if days else pings
@@ -270,10 +270,10 @@ def _group(segment: Segment) -> Column:
 def _documents(
     pings: DataFrame, cores: int, metrics: Sequence[Metric], segments: Sequence[Segment], ordered: bool
 ) -> DataFrame:
-    """Return one row per document; copies of a document are identical, so any of them will do.
+    """Return one row per document; copies of a document are identical, so any of them is taken.
 
-    An excluded document never replaces an included one: it counts as a separate document.
-    Milliseconds and document ids take most of the memory and are kept only where a client's pings have to be ordered.
+    An excluded document never replaces an included one: it counts as a separate document. Milliseconds and document ids
+    take most of the memory, and are kept only if a client's pings have to be ordered.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -293,10 +293,10 @@ def _documents(
 def _before(
     reading: Reading, study: Study, landing: Place, metrics: Sequence[Metric], clients: DataFrame
 ) -> DataFrame | None:
-    """Return a row per client with a counted ping of the time before version 1: client, bn, b0, ...: number and sums.
+    """Return a row (client, bn, b0, ...) per client with counted pings before version 1: their number and sums.
 
-    Of the given clients, only pings before their first one in the window count: a client that later has no version
-    again was treated by then. None if none has landed.
+    For the given clients, only pings before their first one in the window count: a client that later has no version
+    again was treated by then. None if no such ping has landed.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -322,9 +322,9 @@ def _clients(
 ) -> DataFrame:
     """Return a row per client: arm (null if several), pings, duplicates, n, since, begun, s0, ..., f0, ..., g0, ...
 
-    ``n`` is its number of selections, ``since`` the hour of the first one, ``begun`` the hour of its first ping of the
-    study, s0, f0 sum and first value of the first metric, g0 its group in the first segment. With ``times``, first and
-    last are when its first and its last ping came.
+    ``n`` is the client's number of selections, ``since`` the hour of the first one, ``begun`` the hour of the client's
+    first ping in the study; s0 and f0 are the sum and the first value of the first metric, and g0 is the group in the
+    first segment. With ``times``, first and last are the times of the first and the last ping.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -358,9 +358,10 @@ def _left_out(every: DataFrame, study: Study) -> dict[str, int]:
 
 
 def _values(documents: DataFrame, clients: DataFrame, metrics: Sequence[Metric], first_values: bool) -> DataFrame:
-    """Return rows (kind, arm, value, count); kind p0 is a metric by ping, c0 by client, f0 the clients' first value.
+    """Return rows (kind, arm, value, count) that count the values of metrics.
 
-    Kind ``hours`` is all pings by hour, ``exposed`` the exposed clients by the hour of their first selection.
+    Kind p0 is the first metric by ping, c0 by client, and f0 the clients' first value. Kind ``hours`` is all pings by
+    hour, ``exposed`` the exposed clients by the hour of their first selection.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -382,9 +383,9 @@ def _values(documents: DataFrame, clients: DataFrame, metrics: Sequence[Metric],
 
 
 def _arrivals(clients: DataFrame, metrics: Sequence[Metric], hours: int) -> DataFrame:
-    """Return rows (metric, number, arm, value, count): first values by the part of the time of clients' arrival.
+    """Return rows (metric, number, arm, value, count): clients' first values by the part of the time of their arrival.
 
-    A metric is its position, a part of the time its first hour.
+    ``metric`` is the metric's position, ``number`` the first hour of the part of the time.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -403,9 +404,9 @@ def _arrivals(clients: DataFrame, metrics: Sequence[Metric], hours: int) -> Data
 
 
 def _sums(clients: DataFrame, centres: Sequence[float]) -> DataFrame:
-    """Return one row per arm (null for clients of several) with the sums over its clients.
+    """Return one row per arm (null for clients of several arms) with the sums over its clients.
 
-    ``centres`` are, by metric, what is subtracted from each ping's value.
+    ``centres`` are the values, by metric, that are subtracted from each ping's value.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -432,11 +433,11 @@ def _parts(
     hours: int,
     ends: Sequence[Ends],
 ) -> DataFrame:
-    """Return rows (segment, number, arm, n, m0, v0, ...): moments over the clients in a part of their means in it.
+    """Return rows (segment, number, arm, n, m0, v0, ...): moments of the clients' means in each part of the pings.
 
     Segment 0 is time, whose parts are numbered by their first hour; the last is the clients' own time in the study,
-    numbered by weeks (`WEEKS`). ``ends`` are, by arm, the values that a client's
-    mean in a part counts as at least and at most; none bound nothing.
+    numbered by weeks (`WEEKS`). ``ends`` are, by arm, the bounds to which clients' means in a part are moved; None for
+    no bounds.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -462,7 +463,7 @@ def _parts(
 
 
 def _within(value: str, metric: int, ends: Sequence[Ends]) -> Column:
-    """Return a client's value of a metric (its number), moved to the nearest end of its arm where it is beyond."""
+    """Return a client's value of a metric (given by number), moved to its arm's nearest bound if it is beyond."""
     from pyspark.sql import functions as F  # noqa: N812
 
     value_column = F.col(value)

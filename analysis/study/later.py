@@ -1,9 +1,9 @@
-"""Later outcomes counted on Spark: one value per client, its total in the hours from its first ping on.
+"""Counts of later outcomes on Spark, with one value per client: the total in the hours after its first ping.
 
-A client is *ripe* for an outcome once its first ping is as long ago as the outcome counts. Only ripe clients are
-compared: among others, purchases that happen merely sooner look like more purchases, and values still change, which
-invalidates a sequence of looks. A ripe client without an outcome counts as 0. Times are times of receipt, by the
-server's clock.
+A client is *ripe* for an outcome once the hours within which the outcome counts have passed since its first ping. Only
+ripe clients are compared. Among other clients, earlier purchases would look like more purchases, and values still
+change, which invalidates a sequence of looks. A ripe client without an outcome counts as 0. Times are times of receipt,
+by the server's clock.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LaterOutcomes:
-    """The landed later outcomes of a study, brought together with their clients.
+    """The landed later outcomes of a study, joined with their clients.
 
     Attributes:
-        outcomes: a row per document: client, arm, received (ms), model_version, w0, ..., and of its client ``own`` (its
-            arm's number) and ``first`` (ms of its first ping in the window), null without any.
+        outcomes: a row per document: client, arm, received (ms), model_version, w0, ...; ``own`` (the number of the
+            client's arm) and ``first`` (ms of the client's first ping in the window) are null without such a client.
         clients: a row per client that belongs to an arm: client, arm, first.
         metrics: the metrics, in the order of w0, ...
         window: the window.
-        horizon: moment up to which all received pings have landed, in ms since 1970.
+        horizon: time up to which all received pings have landed, in Unix ms.
     """
 
     outcomes: DataFrame
@@ -45,7 +45,7 @@ class LaterOutcomes:
     horizon: int
 
     def rows(self) -> DataFrame:
-        """Return a row per client: client, arm, t0, x0, ...: its total (null unless ripe) and its earlier total."""
+        """Return a row (client, arm, t0, x0, ...) per client: its total (null unless ripe) and its earlier total."""
         from pyspark.sql import functions as F  # noqa: N812
 
         columns = []
@@ -105,7 +105,7 @@ class LaterOutcomes:
         return F.col("arm").eqNullSafe(F.col("own"))
 
     def _before(self) -> Column:
-        """Return whether an outcome came before the hour of its client's first ping, as after a delay of that ping."""
+        """Return whether an outcome came before the hour of its client's first ping, which may have been delayed."""
         from pyspark.sql import functions as F  # noqa: N812
 
         return F.col("received") < F.floor(F.col("first") / HOUR_MS) * HOUR_MS
@@ -186,14 +186,14 @@ def later_outcomes(
         newest: list[dict[str, Any]] = joined.agg(F.max("received").alias("at")).toArrow().to_pylist()
         newest += everybody.agg(F.max("last").alias("at")).toArrow().to_pylist()
     latest = max((row["at"] for row in newest if row["at"] is not None), default=0)
-    horizon = latest // HOUR_MS * HOUR_MS  # what was received in the newest hour may not have landed yet
+    horizon = latest // HOUR_MS * HOUR_MS  # pings of the newest hour may not have landed yet
     if window.until is not None and latest >= window.until:
         horizon = window.until
     return LaterOutcomes(joined, everybody.select("client", "arm", "first"), metrics, window, horizon)
 
 
 def _value(metric: Metric) -> Column:
-    """Return the value of an outcome; null where a ping is about another."""
+    """Return the value of an outcome; null if a ping is about another outcome."""
     from pyspark.sql import functions as F  # noqa: N812
 
     column = F.col(metric.of)

@@ -35,7 +35,7 @@ class ClientRows:
         study: the study.
         window: the window of the pings.
         clients: a row per client: client, arm (null if several), n, s0, ..., and first and last for later outcomes.
-        before: a row per client with a counted ping of the time before: client, bn, b0, ...; None if there is none.
+        before: a row per client with a counted ping of the time before: client, bn, b0, ...; None without such pings.
     """
 
     session: SparkSession
@@ -47,7 +47,7 @@ class ClientRows:
 
 
 def needed_for(metrics: Sequence[Metric], ratios: Sequence[Ratio]) -> tuple[list[Metric], list[Metric]]:
-    """Return all metrics needed for some metrics and ratios: those of pings, and later outcomes."""
+    """Return all metrics needed for some metrics and ratios: first those of pings, then those of later outcomes."""
     sides = (side for ratio in ratios for side in (ratio.top, ratio.by) if side is not None)
     needed = list(dict.fromkeys((*metrics, *sides)))
     return [one for one in needed if one.later is None], [one for one in needed if one.later is not None]
@@ -63,7 +63,7 @@ def with_means(
         rows: the clients.
         asked: the metrics to compare.
         means: the settings of the comparison.
-        first_values: whether interim looks need each client's first value; a later outcome's is its only one.
+        first_values: whether interim looks need each client's first value, which for a later outcome is its only value.
 
     Raises:
         InvalidSettings: a cap would be 0.
@@ -112,10 +112,10 @@ def _with_later(tally: StudyTally, outcomes: LaterOutcomes, totals: DataFrame, f
 
 
 def caps_of(metrics: Sequence[Metric], tally: StudyTally, share: float) -> dict[str, float]:
-    """Return each metric's cap, as which larger values count; shares have no cap, since their values are 0 or 1.
+    """Return each metric's cap, which replaces larger values; shares have no cap, since their values are 0 or 1.
 
     Raises:
-        InvalidSettings: it would be 0.
+        InvalidSettings: a cap would be 0.
     """
     caps = {}
     for metric in metrics:
@@ -136,7 +136,7 @@ def caps_of(metrics: Sequence[Metric], tally: StudyTally, share: float) -> dict[
 
 
 def _below_1(share: float) -> str:
-    """Return a share below 1 rounded up to four digits, or to as many as leave it below 1."""
+    """Return a share below 1 as text, rounded up to four digits or to as many digits as keep it below 1."""
     for digits in range(4, 16):
         if (up := math.ceil(share * 10**digits * (1 - 1e-15)) / 10**digits) < 1:
             return f"{up:.{digits}g}"
@@ -211,7 +211,7 @@ _PRODUCTS = [(i, j) for i in range(4) for j in range(i, 4)]
 def _by_arm(
     clients: DataFrame, before: DataFrame | None, wanted: Sequence[_Totals]
 ) -> dict[tuple[str, int], ClientTotals]:
-    """Return the sums by name and number of the arm, over clients whose y is not null."""
+    """Return the sums by their name and by the number of the arm, over clients whose y is not null."""
     from pyspark.sql import functions as F  # noqa: N812
 
     if not wanted:
@@ -253,7 +253,7 @@ def _with_totals(tally: StudyTally, found: Mapping[tuple[str, int], ClientTotals
 
 
 def only(tally: StudyTally, metrics: Sequence[Metric]) -> StudyTally:
-    """Return the counts of some metrics alone, in their order."""
+    """Return the counts of only some metrics, in the given order."""
     arms = {
         name: replace(arm, metrics={metric.name: arm.metrics[metric.name] for metric in metrics})
         for name, arm in tally.arms.items()

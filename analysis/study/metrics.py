@@ -1,7 +1,7 @@
 """The subject of an analysis: the metrics of a study, and the pings that it covers.
 
 All metrics are over the pings with an example (`fedping.protocol.ping`). An interaction has an example if it ended with
-a selection: without one there is no rank, the loss is 0 by definition, and the typed text didn't find anything.
+a selection: without a selection there is no rank, the loss is 0 by definition, and the typed text found nothing.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ class Metric:
     """A number in a landed ping, used to compare arms.
 
     Attributes:
-        name: its name, and the column in Parquet.
-        title: its name in a table.
-        less: what users with smaller values do, as in "users of treatment ... than users of control".
-        more: what users with larger values do.
-        better: which of the two is better for users; None if neither is.
+        name: the metric's name, and the column in Parquet.
+        title: the metric's name in a table.
+        less: phrase for smaller values, to complete "users of treatment ... than users of control".
+        more: such a phrase for larger values.
+        better: the direction that is better for users, ``less`` or ``more``; None if neither is.
         column: the column in Parquet, if it differs from the name.
         at_most: if given, the value is 1 where the column is at most this, else 0.
         equals: if given, the value is 1 where the column is this, else 0.
         bounds: the least and the greatest possible value, fixed before any ping; None if there are none, or if they lie
             far from the measured values (`NEAR`).
-        wide: such bounds of an outcome; an interim look uses them in addition to an interval for many clients.
+        wide: bounds of an outcome that lie far from the measured values; an interim look uses them in addition to an
+            interval for many clients.
         later: hours within which a later outcome counts; None for values in pings themselves. A client's value is then
             its total in the hours from its first ping on, 0 without any outcome.
-        any: whether a client's value is 1 if any of its later outcomes is true, and not their total.
+        any: whether a client's value is 1 if any of its later outcomes is true, instead of their total.
         digits: the number of significant digits kept. It bounds the number of distinct values (to 9 · 10^(d-1)
             per decade), and so the memory for their counts, while integers below 10^d stay exact.
     """
@@ -62,12 +63,12 @@ class Metric:
 
     @property
     def of(self) -> str:
-        """The column that it is computed from."""
+        """The column that the metric is computed from."""
         return self.column or self.name
 
     @property
     def is_share(self) -> bool:
-        """Whether each value is 0 or 1, so that a mean of it is a share."""
+        """Whether each value is 0 or 1, so that the mean is a share."""
         return self.bounds == (0.0, 1.0)
 
 
@@ -83,7 +84,7 @@ LIST_METRICS = (
     Metric("place", "chosen place", "chose nearer to the top", "chose further from the top"),
     METRICS[2],
 )
-"""Metrics of choices from lists of any product; a study's outcomes at the choice are added."""
+"""Metrics of choices from lists of any product, to which a study's outcomes at the choice are added."""
 
 MODEL_METRICS = (
     METRICS[2],
@@ -94,16 +95,16 @@ MODEL_METRICS = (
 
 @dataclass(frozen=True)
 class Measured:
-    """The metrics of one type of ping, and the words for them.
+    """The metrics of a type of ping, and words about its pings.
 
     Attributes:
         metrics: metrics available for comparing arms.
-        default: the names of those used unless others are given.
-        used: what the counted pings are called, as the heading of a column; with "_" its name in documents.
-        those: the same in a sentence.
-        none: what to say if there are none, after "none of the 12 pings of arm 'a'".
-        one: what a ping describes.
-        averaged: what the loss of an iteration averages over.
+        default: the names of the metrics used by default.
+        used: the name of the counted pings, as the heading of a column; with "_" the name in documents.
+        those: the name of the counted pings in a sentence.
+        none: the end of the sentence "none of the 12 pings of arm 'a' ..." for an arm without counted pings.
+        one: the thing that a ping describes.
+        averaged: the things over which the loss of an iteration is averaged.
         record: the purpose of the numbers by ping.
     """
 
@@ -154,14 +155,14 @@ MEASURED: Mapping[str, Measured] = {
         record="for the record",
     ),
 }
-"""By the name of the ping type."""
+"""The measures of each type of ping, by the type's name."""
 
 
 def measured_by(document: DocumentType) -> Measured:
     """Return the measures of a type of ping.
 
     Raises:
-        FedpingError: they measure nothing that may be counted one by one.
+        FedpingError: pings of this type have nothing that may be counted one by one.
     """
     if document.name not in MEASURED:
         raise FedpingError(
@@ -172,10 +173,10 @@ def measured_by(document: DocumentType) -> Measured:
 
 
 NEAR = 100
-"""The greatest span of bounds that counts as known bounds of a metric.
+"""The greatest distance between bounds that count as a metric's known bounds.
 
-Wider ones, such as the 0 to 1,000 of a new study's ranks, only serve to reject false claims. An interval that allows
-for every value within them needs many times the clients (of ranks near 3, about ninety times).
+Wider bounds, such as the 0 to 1,000 of a new study's ranks, only serve to reject false claims. An interval that allows
+for every value within them needs many times as many clients (for ranks near 3, about ninety times).
 """
 
 
@@ -184,7 +185,7 @@ DIGITS = 4
 
 
 def rounded(value: float, digits: int) -> float:
-    """Return a number as `fedping.analysis.study.columns.on_grid` rounds it on Spark."""
+    """Return a number, rounded as by `fedping.analysis.study.columns.on_grid` on Spark."""
     if value == round(value) and abs(value) < 10.0**digits:
         return value
     scale = 10.0 ** (digits - 1 - math.floor(math.log10(abs(value))))
@@ -192,7 +193,7 @@ def rounded(value: float, digits: int) -> float:
 
 
 def metrics_of(study: Study) -> tuple[Metric, ...]:
-    """Return all metrics of a study's arms: those of its type of ping, its declared ones, and its outcomes."""
+    """Return all metrics of a study: those of its type of ping, its declared ones, and its outcomes."""
     metrics = (*measured_by(study.document).metrics, *map(_declared, study.metrics))
     bounded = tuple(replace(metric, bounds=_bounds(metric, study)) for metric in metrics)
     return (*bounded, *outcome_metrics(study), *_of_categories(study))
@@ -201,15 +202,15 @@ def metrics_of(study: Study) -> tuple[Metric, ...]:
 def outcome_metrics(study: Study) -> Iterator[Metric]:
     """Yield a metric of each outcome that is a number, unless a declared metric has its name.
 
-    A choice whose client left the outcome out counts as 0, or as the bound nearest to it. A client without a later
-    outcome counts as 0.
+    A choice without the outcome counts as 0, or as the bound nearest to 0. A client without a later outcome counts as
+    0.
     """
     declared = {metric.name for metric in study.metrics}
     for outcome in study.outcomes:
         if outcome.name in declared or isinstance(outcome, CategoryOutcome):
             continue
         low, high = outcome_range(outcome)
-        # values are rounded after their client has bounded them, and so may lie beyond
+        # values are rounded after the client has bounded them, so they may lie beyond the bounds
         ends = min(low, rounded(low, DIGITS)), max(high, rounded(high, DIGITS))
         title = outcome.name.replace("_", " ")
         metric = Metric(
@@ -245,7 +246,7 @@ def _of_categories(study: Study) -> Iterator[Metric]:
 
 
 def _later(metric: Metric, outcome: Outcome, any: bool) -> Metric:
-    """Return the metric of a later outcome: a client's total has no bounds, as it may have any number of outcomes."""
+    """Return the metric of a later outcome; totals have no bounds, as a client may have any number of outcomes."""
     hours = outcome.hours
     title = f"{metric.title} within {outcome.within}"
     return replace(
@@ -266,10 +267,10 @@ class Ratio:
     """A ratio of totals over clients, such as the amount paid for each choice.
 
     Attributes:
-        name: as requested, "paid/choices".
-        top: the metric whose total is divided.
-        by: the metric whose total it is divided by; None for the number of counted pings.
-        below: the name of what ``by`` counts.
+        name: the requested name, such as "paid/choices".
+        top: the metric whose total is the numerator.
+        by: the metric whose total is the denominator; None for the number of counted pings.
+        below: the name of the denominator.
     """
 
     name: str
@@ -279,7 +280,7 @@ class Ratio:
 
     @property
     def title(self) -> str:
-        """Its name in a table."""
+        """The ratio's name in a table."""
         return f"{self.top.title} per {self.by.title if self.by else self.below}"
 
 
@@ -312,7 +313,7 @@ class Means:
     Attributes:
         ratios: ratios of totals to compare.
         adjust: whether to adjust by clients' values before version 1.
-        cap: the share of clients, over all arms, whose values are not capped; None caps nothing.
+        cap: the share of clients, over all arms, whose values are not capped; None for no cap.
     """
 
     ratios: tuple[Ratio, ...] = ()
@@ -326,13 +327,13 @@ def _bounds(metric: Metric, study: Study) -> tuple[float, float] | None:
         return 0.0, 1.0
     if (limits := study.limits) is None:
         return None
-    # A loss has limits too, but no unit that would make them near.
+    # A loss has limits too, but no unit by which they would count as near.
     most = {"rank_selected": limits.rank, "examples": limits.examples}.get(metric.of)
     return None if most is None or not 0 < most <= NEAR else (0.0, float(most))
 
 
 def _had(which: Direction, title: str, is_share: bool) -> str:
-    """Return "users ... less" or "more" of a study's own metric, as a sentence before "than"."""
+    """Return the phrase of a study's own metric for less or more, which completes "users of a ... than users of b"."""
     if is_share:
         return f"had “{title}” {which} often"
     return f"had {'lower' if which == 'less' else 'higher'} values of “{title}”"
@@ -367,7 +368,7 @@ def metric_named(name: str, study: Study) -> Metric:
 
 
 MOST_DAYS = 3_650
-"""Maximum number of days cut from the start of a client's time in the study; no study lasts longer."""
+"""Maximum number of days cut from the start of a client's time in the study; studies are shorter."""
 
 
 @dataclass(frozen=True)
@@ -375,7 +376,8 @@ class Window:
     """The pings of versions ``first`` to ``last`` that were received from ``since`` on and before ``until``.
 
     Times are milliseconds since 1970. All four are optional; for a frozen version, ``first`` and ``last`` are both its
-    number. ``settle`` leaves out each client's first days in the study, by the time of receipt of its first ping.
+    number. ``settle`` is the number of first days of each client that are left out, counted from the receipt of its
+    first ping.
 
     Raises:
         InvalidSettings: the window ends before it begins, or the days are negative.
@@ -396,15 +398,15 @@ class Window:
             raise InvalidSettings(f"--settle is a number of days from 0 to {MOST_DAYS:,}, not {self.settle:,}")
 
     def holds(self, iteration: int) -> bool:
-        """Whether the pings of a version belong to the window."""
+        """Return whether the pings of a version belong to the window."""
         return (self.first is None or self.first <= iteration) and (self.last is None or iteration <= self.last)
 
     def reaches(self, folder: int) -> bool:
-        """Whether pings in an iteration's folder may belong to the window; in the folder of old versions, any may."""
+        """Return whether an iteration's folder may have pings of the window; the folder of old versions always may."""
         return self.last is None or self.last >= 0 if folder == OLDER else self.holds(folder)
 
     def divides(self, folder: int) -> bool:
-        """Whether pings in a folder that the window reaches may be outside it, so that each must be checked."""
+        """Return whether a folder may have pings outside the window too, so that each ping must be checked."""
         return folder == OLDER and (self.first is not None or self.last is not None)
 
     @property
@@ -421,14 +423,14 @@ class Window:
 
 
 class NothingLanded(FedpingError):
-    """No pings of a study have landed, or none of a window."""
+    """No pings of a study, or of a window, have landed."""
 
 
 def window_folders(landing: Place, study: Study, window: Window) -> dict[Place, list[Place]]:
-    """Return the folders of the window's pings that contain files, each with these.
+    """Return the non-empty folders with the window's pings, each with its files.
 
     Raises:
-        NothingLanded: the study landed nothing in the window.
+        NothingLanded: the study has no landed pings in the window.
         FedpingError: there is no landing folder.
         InvalidSettings: the window gives iterations, but an arm follows no line, so that its pings have none.
     """
@@ -452,7 +454,7 @@ def window_folders(landing: Place, study: Study, window: Window) -> dict[Place, 
 
 
 def _landed(landing: Landing, study: Study, window: Window) -> Iterator[tuple[Place, list[Place], bool]]:
-    """Yield the folders of a study that contain files, each with these, and whether a window reaches it."""
+    """Yield a study's non-empty folders, each with its files and whether a window reaches it."""
     for line in [*(line.name for line in study.lines), None]:
         for iteration, files in landing.files_by_iteration(study.name, line).items():
             folder = partition(landing.place, study.name, line, iteration)

@@ -1,4 +1,4 @@
-"""Landed files read for Spark: the very files that rounds list, verified as rounds verify them."""
+"""Reads landed files for Spark: the same files as rounds list, with the same verification."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 PARTITIONS_A_CORE = 4
-"""Partitions of the shuffle by client: enough that one fits in a task's memory, few enough that none is tiny."""
+"""Partitions per core in the shuffle by client: small enough for a task's memory, large enough for few tasks."""
 
 _TYPES = {
     "int8": "tinyint",
@@ -33,25 +33,25 @@ _TYPES = {
     "bool": "boolean",
     "dictionary<values=string, indices=int32, ordered=0>": "string",
 }
-"""Spark's names of types by Arrow's."""
+"""Names of types in Spark by their names in Arrow."""
 
 
 def spark_types(document: DocumentType, columns: Sequence[str]) -> dict[str, str]:
-    """Return some columns of a type's landed pings with Spark's names of their types."""
+    """Return columns of a type's landed pings with their types in Spark."""
     schema = landed_schema(document)
     return {name: _TYPES[str(schema.field(name).type)] for name in columns}
 
 
 _GLOB = re.compile(r"[][{}*?\\]")
-"""Characters of a path that Spark would take for a pattern."""
+"""Pattern for characters of a path that Spark would interpret as wildcards."""
 
 
 class Reading:
-    """Reads landed files for Spark: the very files that rounds list, and as rounds verify them.
+    """Reads landed files for Spark: the same files as rounds list, with the same verification.
 
     Files of a folder are verified here and then read by the JVM, which is faster. For a bucket the JVM would need a
-    connector and a key, so Python workers read it. There a file that cannot be read ends its task without an exception,
-    which Spark would retry and wrap in a Java stack trace.
+    connector and a key, so Python workers read it. In a worker, an unreadable file ends its task without an exception,
+    because Spark would retry the task and wrap the exception in a Java stack trace.
     """
 
     def __init__(self, session: SparkSession, document: DocumentType) -> None:
@@ -71,7 +71,7 @@ class Reading:
         self._verified: list[tuple[Sequence[Path], Sequence[str]]] = []
 
     def read(self, folders: Mapping[Place, Sequence[Place]], columns: Mapping[str, str]) -> DataFrame:
-        """Return some columns of landed files; :meth:`checked` raises after an action if a file was unreadable.
+        """Return columns of landed files; :meth:`checked` raises after an action if a file was unreadable.
 
         Raises:
             FedpingError: a file of a folder cannot be read, or isn't a file of landed pings.
@@ -92,7 +92,7 @@ class Reading:
 
     @contextmanager
     def checked(self) -> Iterator[None]:
-        """Raise the reason why a file could not be read, after a block's actions or in place of Spark's own error."""
+        """Raise the error of an unreadable file, after a block's actions or in place of Spark's own error."""
         from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
         from pyspark.errors import PySparkException
 
@@ -112,7 +112,7 @@ class Reading:
 
 @contextmanager
 def _listed_here(session: SparkSession) -> Iterator[None]:
-    """Have Spark list many files in this process, without a task for each; restore the session's setting at the end."""
+    """Make Spark list many files in this process, without a task for each; restore the session's setting at the end."""
     setting = "spark.sql.sources.parallelPartitionDiscovery.threshold"
     before = session.conf.get(setting, None)
     session.conf.set(setting, str(2**31 - 1))
@@ -126,7 +126,7 @@ def _listed_here(session: SparkSession) -> Iterator[None]:
 
 
 _Declared: TypeAlias = tuple[Any, str, tuple[Outcome, ...], bool]
-"""The columns of a type of ping, in a form that travels to a worker."""
+"""The columns of a type of ping, in a form that can be sent to a worker."""
 
 
 def _declared(document: DocumentType) -> _Declared:
@@ -142,7 +142,7 @@ def _document(name: Any, study: str, outcomes: tuple[Outcome, ...], later: bool)
 def _reads(
     columns: Sequence[str], declared: _Declared, failed: Callable[[list[tuple[str, FedpingError]]], None]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a Spark worker's function: from paths of landed files to their rows; an unreadable file fails the job."""
+    """Return a Spark worker's function from paths of landed files to rows; ``failed`` gets unreadable files."""
 
     def read(named: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in named:
@@ -160,7 +160,7 @@ def _reads(
 
 
 def _for_spark(rows: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    """Return some columns in the types that Spark accepts; a missing one is null."""
+    """Return columns in types that Spark accepts; a missing column is null."""
     import pyarrow as pa
 
     def plain(column: pa.Array) -> pa.Array:

@@ -1,4 +1,4 @@
-"""The counts by Spark: a few numbers and value counts by arm, the input of every test and figure."""
+"""The counts made by Spark: a few numbers and value counts by arm, the input of every test and figure."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 HOUR_MS = 3_600_000
 
 IN_STUDY = "time in the study"
-"""The segment whose groups are parts of a client's time in the study; a declared segment can't contain a blank."""
+"""Name of the segment of parts of the clients' time in the study; declared names can't contain a blank."""
 
 WEEKS = {0: "week 1", 1: "week 2", 2: "weeks 3 and 4", 4: "from week 5 on"}
-"""The parts, by the weeks since the client's first ping at which they start.
+"""The parts of a client's time in the study, by the number of weeks after its first ping at which they start.
 
-They become longer because a personal model learns fastest at first, while ever fewer clients are left to measure.
+The parts become longer because a personal model learns fastest at first, while ever fewer clients are left to measure.
 """
 
 Ends: TypeAlias = "tuple[tuple[float, float] | None, ...]"
-"""Minimum and maximum client value by metric; None without any."""
+"""Bounds of clients' values by metric (minimum and maximum); None for no bounds."""
 
 
 @dataclass(frozen=True)
 class MetricTally:
-    """One metric in one arm.
+    """The counts of a metric in an arm.
 
     Attributes:
         pings: the values of all pings.
         clients: one value per client, the mean over its pings.
-        sums: each client's number of pings and sum of values, summed over clients.
+        sums: sums over clients of their numbers of pings, sums of values, and products.
         first: each client's value in its first ping; None unless requested.
-        untrimmed: the same before it was winsorised; None if it was not.
+        untrimmed: the tally before it was winsorised; None if it was not.
         totals: the sums that an adjustment by the time before needs; None unless requested.
 
     A later outcome has no values of pings: ``pings`` is empty.
@@ -54,7 +54,7 @@ class MetricTally:
     totals: ClientTotals | None = None
 
     def winsorised(self, tails: float) -> MetricTally:
-        """Return the tally with a share of clients at either end moved inwards, so that none sets the mean alone."""
+        """Return the tally with a share of clients winsorised at either end, so that no client alone sets the mean."""
         if not tails:
             return self
         first = None if self.first is None else self.first.winsorised(tails)
@@ -63,18 +63,18 @@ class MetricTally:
 
 @dataclass(frozen=True)
 class ArmTally:
-    """One arm.
+    """The counts of an arm.
 
     Attributes:
         pings: number of pings, each document once.
-        clients: number of clients that sent any.
+        clients: number of clients that sent a ping.
         selections: number of pings with an example: interactions that ended with a selection, or pings of clients that
             had examples to learn from.
-        exposed: number of clients that sent such a ping; they are compared.
-        metrics: by the metric's name.
+        exposed: number of clients that sent a ping with an example; they are compared.
+        metrics: the counts of each metric, by name.
         by_hour: pings by the hour (since 1970) in which they were received, ascending.
-        exposed_by_hour: the exposed clients by the hour of their first such ping in the window, ascending.
-        ratios: the sums for each ratio of totals, by its name.
+        exposed_by_hour: the exposed clients by the hour of their first ping with an example in the window, ascending.
+        ratios: the sums for each ratio of totals, by name.
     """
 
     pings: int
@@ -87,7 +87,7 @@ class ArmTally:
     ratios: Mapping[str, ClientTotals] = field(default_factory=dict)
 
     def ends(self, metrics: Sequence[Metric]) -> Ends:
-        """Return the ends of the clients' values of each metric."""
+        """Return the bounds of the clients' winsorised values, by metric."""
         each = (self.metrics[metric.name].clients.values for metric in metrics)
         return tuple((float(values[0]), float(values[-1])) if len(values) else None for values in each)
 
@@ -103,7 +103,7 @@ class ClientMoments:
 
 @dataclass(frozen=True)
 class Part:
-    """Some pings of a study: those of certain hours, or of one group of a segment.
+    """A part of a study's pings: those of certain hours, or of one group of a segment.
 
     Attributes:
         segment: the segment's name; None for a part of the time, `IN_STUDY` for a part of the clients' own time in the
@@ -120,7 +120,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """The clients whose first ping with an example came in a part of the time, by the values of that ping.
+    """The clients who arrived in a part of the time, counted by the values of their first ping with an example.
 
     Attributes:
         number: the part's first hour since 1970.
@@ -133,14 +133,14 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class LaterCounts:
-    """Counted and excluded later outcomes of a verdict.
+    """The numbers of counted and excluded later outcomes.
 
     Attributes:
         counted: outcomes that count, each document once.
         late: excluded outcomes that were received more than ``within`` after their client's first ping.
         before: outcomes received before their client's first ping.
         unlinked: outcomes of clients without any ping in the window, or with pings of several arms.
-        other_arm: outcomes that name another arm than their client's pings.
+        other_arm: outcomes with another arm than their client's pings.
         unripe: outcomes of clients whose first ping is less than ``within`` ago.
         clients: by arm, the number of ripe clients, and of all clients.
     """
@@ -156,20 +156,20 @@ class LaterCounts:
 
 @dataclass(frozen=True)
 class StudyTally:
-    """All arms of a study in order; ``duplicates`` and ``mixed`` are left out of everything else.
+    """The counts of a study; ``duplicates`` and ``mixed`` are excluded from all other counts.
 
     Attributes:
-        arms: by name.
+        arms: the counts of each arm by name, in the study's order.
         duplicates: copies of documents that had landed already.
         mixed: clients whose pings name more than one arm, so that their arm is unknown.
-        parts: over time, then by segment, in order; empty unless asked for.
+        parts: the parts of the time, then those of each segment, in order; empty unless requested.
         hours: number of hours in a part of the time.
-        arrivals: the first values by part of the time, ascending; empty unless parts and first values were asked for.
-        left_out: numbers of excluded landed pings, by reason; without reasons that exclude none.
-        tails: the share of an arm's clients at either end whose values are winsorised; 0 if none is.
-        caps: by metric, the value that larger ones count as in lifts; empty unless requested.
-        later: by metric, the counted and excluded later outcomes.
-        adjusts: whether the sums of the time before version 1 were counted.
+        arrivals: the first values by part of the time, ascending; empty unless parts and first values were requested.
+        left_out: numbers of excluded landed pings, by reason; reasons without pings are omitted.
+        tails: the share of an arm's clients at either end whose values are winsorised; 0 for no winsorising.
+        caps: the cap on values in lifts, by metric; empty unless requested.
+        later: the numbers of counted and excluded later outcomes, by metric.
+        adjusts: whether the sums for an adjustment by the time before version 1 were counted.
     """
 
     arms: Mapping[str, ArmTally]
@@ -202,14 +202,14 @@ def gathered(
     *,
     first_values: bool,
 ) -> StudyTally:
-    """Assemble the counts.
+    """Assemble a study's counts from Spark's tables.
 
     Args:
         arms: the names, in the order of the arms' numbers.
         metrics: the counted metrics.
         values: rows (kind, arm, value, count), see `fedping.analysis.study.count`.
-        sums: one row per arm, and one with no arm for the clients that named several.
-        centres: by metric, what was subtracted from each ping's value in ``sums``.
+        sums: one row per arm, and one without an arm for the clients with several arms.
+        centres: the value, by metric, that was subtracted from each ping's value in ``sums``.
         first_values: whether ``values`` has each client's first value.
     """
     rows = {row["arm"]: row for row in sums.to_pylist()}
@@ -240,7 +240,7 @@ class Counts:
         self._counts = table.column("count").to_numpy()
 
     def of(self, kind: str, arm: int | None) -> ValueCounts:
-        """Return the counts of one kind in one arm, or in all of them."""
+        """Return the counts of one kind in an arm, or in all arms if None."""
         here = (self._kinds == kind) & np.isfinite(self._values)
         here &= True if arm is None else self._arms == arm
         return ValueCounts.summed(self._values[here], self._counts[here])
@@ -253,13 +253,13 @@ def _by_hour(counts: Counts, kind: str, arm: int) -> dict[int, int]:
 FAR = 1e3
 """Ratio of mean to standard deviation from which on the mean is subtracted from values before they are summed.
 
-Summing squares loses twice as many digits as this ratio has, of the sixteen that a double has. Below this number, sums
-equal earlier versions' to the bit.
+Of a double's sixteen digits, a sum of squares loses twice as many as this ratio has. Below this number, sums are bit
+for bit those of earlier versions.
 """
 
 
 def centres_of(metrics: Sequence[Metric], values: pa.Table) -> list[float]:
-    """Return, by metric, the number to subtract before summing: 0, or the mean of all pings' values if far from 0."""
+    """Return the number to subtract before summing, by metric: the mean of the pings' values if far from 0, else 0."""
     counts = Counts(values)
     return [_centre(counts.of(f"p{i}", None)) for i in range(len(metrics))]
 
@@ -285,13 +285,13 @@ def _metric(counts: Counts, row: dict[str, Any], i: int, arm: int, centre: float
 def split_columns(
     arms: Sequence[str], metrics: Sequence[Metric], rows: pa.Table, segments: Sequence[str | None]
 ) -> tuple[Part, ...]:
-    """Assemble the parts of a study.
+    """Assemble the parts of a study from Spark's rows.
 
     Args:
         arms: the names, in the order of the arms' numbers.
         metrics: the counted metrics.
         rows: rows (segment, number, arm, n, m0, v0, ...), see `fedping.analysis.study.count`.
-        segments: the names in the order of the segments' numbers, with None for time.
+        segments: the names of the segments in the order of their numbers, with None for time.
     """
     parts_by_number: dict[tuple[int, int], dict[str, dict[str, ClientMoments]]] = {}
     for row in rows.to_pylist():

@@ -1,8 +1,8 @@
 """The comparisons of an analysis: every metric and pair of arms tested, by client and by ping, and in parts.
 
-Effects in parts of the time and in groups of declared segments decide nothing. With enough parts, an effect shows in
-some part of every study. So each segment is tested for whether its groups' effects differ at all (Cochran's Q),
-corrected for the number of such tests.
+Effects in parts of the time and in groups of declared segments don't decide the verdict. With enough parts, an effect
+shows in some part of every study. So each segment has a test of whether its groups' effects differ at all (Cochran's
+Q), corrected for the number of such tests.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ NO_CAPS: Mapping[str, float] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class ClientLevel:
-    """One value per client: its mean over its interactions. The verdict is reached at this level.
+    """A comparison with one value per client, the mean over its interactions; the verdict is reached at this level.
 
-    Pings of one client are not independent: they share a person, a history and a habit. A test that counts each of them
-    takes one person's forty searches for forty people's, and finds differences that don't exist.
+    A client's pings are not independent: they share a person, a history and a habit. A test that counts each ping
+    treats one person's forty searches as forty people's, and finds differences that don't exist.
 
     Attributes:
-        means: the means of both arms; winsorised where the study has ``tails``.
-        test: the rank test, of these values.
+        means: the means of both arms; winsorised if the study has ``tails``.
+        test: the rank test of the clients' values.
         superiority: the probability of superiority.
         shift: the median difference.
         difference: the difference of ``means``.
         untrimmed: the difference of the means before winsorising; None if nothing is winsorised.
-        untrimmed_means: these means; None likewise.
+        untrimmed_means: the means before winsorising; None if nothing is winsorised.
     """
 
     means: tuple[float, float]
@@ -82,10 +82,10 @@ class ClientLevel:
 
 @dataclass(frozen=True)
 class PingLevel:
-    """Every ping counts once, as in the tables of 2018 (thesis 7.5): for comparison, never for the verdict.
+    """A comparison with one value per ping, as in 2018 (thesis 7.5): for the record, not for the verdict.
 
-    The p-value is right only if pings are independent, which they are not. The interval of the difference is still
-    right, because it is computed from the clients' sums.
+    The p-value is valid only if pings are independent, which they are not. The interval of the difference is valid,
+    because it is computed from the clients' sums.
     """
 
     means: tuple[float, float]
@@ -98,8 +98,8 @@ class Cap:
     """A cap on the values of both arms.
 
     Attributes:
-        share: share of clients, over all arms, whose values stay unchanged.
-        value: what larger values count as.
+        share: share of clients, over all arms, whose values are not changed.
+        value: the value that replaces larger ones.
         moved: number of clients in each arm with larger values.
     """
 
@@ -110,18 +110,18 @@ class Cap:
 
 @dataclass(frozen=True)
 class Effect:
-    """The means, or ratios of totals, of a pair of arms: their difference and the lift of the first over the second.
+    """The effect on the means, or ratios of totals, of two arms: their difference, and the first arm's lift.
 
-    Unlike the means of :class:`ClientLevel` they are not winsorised by arm.
+    Unlike the means of :class:`ClientLevel`, these means are not winsorised by arm.
 
     Attributes:
-        means: of both arms, capped and adjusted if they are.
+        means: the means of both arms, capped and adjusted if requested.
         n: the numbers of clients.
         lift: the difference and the lift.
-        cap: the cap; None without any.
-        adjustment: what adjusting by the time before did; None without it.
+        cap: the cap; None without one.
+        adjustment: the effect of the adjustment by the time before; None without one.
         fragility: upper bound on the number of clients whose removal would make the difference unproven, found by
-            removing the largest first; None if there is none, or clients aren't known individually.
+            removing the largest first; None if no difference is shown, or if clients aren't known individually.
     """
 
     means: tuple[float, float]
@@ -134,7 +134,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class RatioComparison:
-    """The result of a ratio of totals for a pair of arms."""
+    """The comparison of a ratio of totals between two arms."""
 
     ratio: Ratio
     pair: Pair
@@ -143,12 +143,12 @@ class RatioComparison:
 
 @dataclass(frozen=True)
 class Shortage:
-    """An interim look at a metric without known bounds has too few clients.
+    """The lack of clients for an interim look at a metric without known bounds.
 
     Attributes:
         clients: number of clients in the smaller arm.
         needed: number of clients that each arm needs.
-        others: in one arm, the number of clients that differ from the most common value.
+        others: the number of clients whose value isn't the most common one, in the arm with fewer of them.
         others_needed: the number of such clients that each arm needs.
     """
 
@@ -160,24 +160,24 @@ class Shortage:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result of a metric for a pair of arms.
+    """The comparison of a metric between two arms.
 
     Attributes:
         metric: the metric compared.
         pair: the arms; "less" means that the first one's values are smaller.
-        clients: the comparison that counts.
-        pings: the comparison for the record; None for a later outcome, which pings of choices do not have.
+        clients: the comparison by client, which decides.
+        pings: the comparison by ping, for the record; None for a later outcome, which has no pings of choices.
         log10_bonferroni: log10 of the client-level p-value, corrected for all tests of the plan.
-        log10_holm: the same by Holm.
-        sequence: the interval that holds at every look; None unless this is an interim look.
+        log10_holm: this p-value with Holm's correction.
+        sequence: the interval that is valid at all looks; None unless this is an interim look.
         deciding: the deciding estimate: at an interim look ``sequence``, else the probability of superiority with the
             interval of the rank test at the level that the correction allows.
         base: the second arm's mean of the deciding values, the base of differences in percent.
-        finding: whether the first arm's values are smaller (``less``) or larger (``more``), or neither is certain.
-        fragility: the smallest number of clients that would overturn the finding: with other values where the rank
-            test decides, by their absence at an interim look. None without a finding to overturn.
-        shortage: at an interim look, the clients that are missing before anything can be decided; else None.
-        effect: the difference of means and the lift; None where it was not asked for.
+        finding: whether the first arm's values are smaller (``less``), larger (``more``), or neither with certainty.
+        fragility: the smallest number of clients that would overturn the finding: by other values if the rank test
+            decides, by their absence at an interim look; None without a finding.
+        shortage: the clients that an interim look lacks to decide anything; else None.
+        effect: the difference of means and the lift; None if not requested.
     """
 
     metric: Metric
@@ -196,7 +196,7 @@ class Comparison:
 
     @property
     def null(self) -> float:
-        """The value of ``deciding`` without any difference; if its interval excludes this, there is a difference."""
+        """The value of ``deciding`` for equal arms; an interval that excludes this value shows a difference."""
         return 0.5 if self.sequence is None else 0.0
 
     @property
@@ -212,12 +212,12 @@ def compare(
     """Make all comparisons of a plan; every arm needs at least one selection.
 
     Args:
-        plan: how strict to be.
+        plan: the plan, with its level and correction.
         tallies: for every test, the metric, the arms, and the counts of both.
-        caps: by metric, the value that larger ones count as in lifts.
+        caps: the cap on values in lifts, by metric.
     """
     clients = [_clients(a, b, plan.confidence) for _, _, a, b in tallies]
-    # ratios are tests too, but not of ranks, and so is what cannot be compared yet
+    # ratios, and metrics that can't be compared yet, count as tests too, but have no rank test
     p = [level.test.log10_p for level in clients] + [0.0] * (plan.tests - len(clients))
     corrected = CORRECTIONS[plan.correction](p)
     level = deciding_level(p, plan.alpha, plan.correction)
@@ -284,7 +284,7 @@ def _effect(plan: Plan, a: MetricTally, b: MetricTally, limit: float | None) -> 
 
 
 def _interim_effect(a: MetricTally, b: MetricTally, sequence: Estimate) -> Effect:
-    """Return the effect at an interim look, whose interval holds for the difference alone."""
+    """Return the effect at an interim look, at which only the difference has an interval."""
     first, second = _firsts(a, b)
     base = second.mean
     relative = first.mean / base - 1 if base > 0 else math.nan
@@ -315,9 +315,9 @@ def _clients(a: MetricTally, b: MetricTally, confidence: float) -> ClientLevel:
 
 
 def _firsts(a: MetricTally, b: MetricTally) -> tuple[ValueCounts, ValueCounts]:
-    """Return the clients' first values that an interim look decides by.
+    """Return the clients' first values, by which an interim look decides.
 
-    None is winsorised: a value that moves with the quantiles of later clients breaks the guarantee.
+    They are not winsorised, because values that move with the quantiles of later clients would break the guarantee.
     """
     a, b = a.untrimmed or a, b.untrimmed or b
     if a.first is None or b.first is None:
@@ -331,7 +331,7 @@ def sequence_of(metric: Metric, a: ValueCounts, b: ValueCounts, plan: Plan) -> E
         return bounded_sequence(a, b, metric.bounds, plan.confidence)
     if metric.wide is None:
         return confidence_sequence(a, b, plan.confidence, plan.planned)
-    # each at half the level: both hold together at every look, so a look may use either
+    # each has half the level, so both hold together at every look, and a look may use either
     half = (1 + plan.confidence) / 2
     few = not decides(a, b) and _has_few_values(a, b)
     sequence = bounded_sequence(a, b, metric.wide, half) if few else confidence_sequence(a, b, half, plan.planned)
@@ -339,7 +339,7 @@ def sequence_of(metric: Metric, a: ValueCounts, b: ValueCounts, plan: Plan) -> E
 
 
 MOST_VALUES = 1000
-"""Maximum number of distinct values for wide bounds in an interim look of few clients; their cost grows with it."""
+"""Maximum number of distinct values for which an interim look uses wide bounds: the cost grows with this number."""
 
 
 def _has_few_values(*arms: ValueCounts) -> bool:
@@ -369,7 +369,7 @@ def _fragility(
 
 
 def _finding(clients: ClientLevel, log10_p: float, sequence: Estimate | None, alpha: float) -> Finding:
-    """Decide by the sequence if there is one: a test for a single look may decide only once, at the planned end."""
+    """Return the finding, by the sequence if there is one: the rank test may decide only once, at the planned end."""
     if sequence is not None:
         return _direction(sequence.value) if sequence.excludes(0) else "inconclusive"
     return _direction(clients.superiority.value - 0.5) if log10_p <= math.log10(alpha) else "inconclusive"
@@ -385,13 +385,13 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class PartEffect:
-    """One comparison in one part.
+    """A comparison in one part of the pings.
 
     Attributes:
-        number: the part: see `fedping.analysis.study.tally.Part`.
+        number: the number of the part (see `fedping.analysis.study.tally.Part`).
         n: number of clients in both arms.
         difference: difference of the means over clients, with a 95 % interval.
-        percent: the same in percent of the second arm's mean; None where that mean is 0.
+        percent: this difference in percent of the second arm's mean; None if that mean is 0.
     """
 
     number: int
@@ -402,7 +402,7 @@ class PartEffect:
 
 @dataclass(frozen=True)
 class PartEffects:
-    """One comparison in all parts of the time, or in all groups of a segment.
+    """A comparison in all parts of the time, or in all groups of a segment.
 
     Attributes:
         segment: the segment's name; None for time, `IN_STUDY` for the clients' own time in the study.
@@ -410,7 +410,7 @@ class PartEffects:
         pair: the arms.
         effects: the parts in which both arms have clients.
         log10_p: for a segment, log10 of the p-value for equal effects in all groups, corrected for the number of such
-            tests; None for both kinds of time (their parts share clients) and where fewer than two groups have an
+            tests; None for both kinds of time (their parts share clients), and if fewer than two groups have an
             interval.
     """
 
@@ -435,7 +435,7 @@ def effects_in_parts(plan: Plan, parts: Sequence[Part]) -> tuple[PartEffects, ..
 
 
 def effects_in_study(effects: Sequence[PartEffects]) -> tuple[PartEffects, ...]:
-    """Return the comparisons by the clients' time in the study; empty while all of it is in one part."""
+    """Return the comparisons by the clients' time in the study; empty while it has only one part."""
     in_study = tuple(one for one in effects if one.segment == IN_STUDY)
     return in_study if any(len(one.effects) > 1 for one in in_study) else ()
 

@@ -1,4 +1,4 @@
-"""The plan of an analysis: what to compare, and how strictly. It is fixed before the data are read."""
+"""The plan of an analysis: comparisons, level and correction, fixed before the data are read."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class Plan:
     """The tests of an analysis: every metric for every pair of arms.
 
     Attributes:
-        metrics: metrics to compare arms by, goals and guardrails.
-        guardrails: the names of the metrics that must not become worse and need not become better.
+        metrics: the metrics to compare, goals and guardrails.
+        guardrails: the names of the metrics that must not become worse, but need not become better.
         pairs: the arms to compare; sentences are about the first of each pair.
         alpha: the chance of any false alarm among all the tests.
-        correction: how alpha is divided among them.
+        correction: the method that divides alpha among the tests.
         interim: whether this is a look before the planned end.
         planned: for an interim look, the number of clients in both arms at which its interval is narrowest.
         window: the pings to analyse.
-        means: the ratios compared, and how means are; each ratio is a test for every pair, too.
-        waiting: number of requested metrics and ratios that can't be compared yet; their tests count nevertheless, so
-            that alpha holds over this look and later ones.
+        means: the ratios to compare, and the settings for comparing means; each ratio is also a test for every pair.
+        waiting: number of requested metrics and ratios that can't be compared yet; their tests are counted, so that
+            alpha holds over this look and later ones.
 
     Raises:
         InvalidSettings: there is nothing to compare, or a name occurs twice.
@@ -82,12 +82,12 @@ class Plan:
 
     @property
     def confidence(self) -> float:
-        """The confidence of each interval, such that all of them hold at once with probability 1 - alpha."""
+        """The confidence of each interval, chosen so that all intervals hold at once with probability 1 - alpha."""
         return 1 - self.alpha / self.tests
 
 
 def all_pairs(study: Study) -> tuple[Pair, ...]:
-    """Return every pair of a study's arms, in its order; raises :class:`InvalidSettings` if there is only one arm."""
+    """Return all pairs of a study's arms, in the study's order; raises :class:`InvalidSettings` for a single arm."""
     if len(study.arms) < 2:
         raise InvalidSettings(
             f"study '{study.name}' has one arm, '{study.arms[0].name}', and nothing to compare it with; a verdict "
@@ -97,14 +97,14 @@ def all_pairs(study: Study) -> tuple[Pair, ...]:
 
 
 def control_of(study: Study) -> str:
-    """Return the arm that others are compared with: 'control', else the first that applies no model, else the last."""
+    """Return the arm that others are compared with: 'control', else the first without a model, else the last."""
     names = [arm.name for arm in study.arms]
     plain = [arm.name for arm in study.arms if not arm.applies]
     return "control" if "control" in names else (plain or names[-1:])[0]
 
 
 def against(study: Study, control: str) -> tuple[Pair, ...]:
-    """Return the pair of every other arm with one arm; raises :class:`InvalidSettings` if the study has no such arm."""
+    """Return the pairs of every other arm with ``control``; raises :class:`InvalidSettings` if there is no such arm."""
     named = study.arm(control).name
     return tuple((arm.name, named) for arm in study.arms if arm.name != named)
 
@@ -113,25 +113,25 @@ DEFAULT_METRICS = tuple(metric.name for metric in METRICS[:2])
 
 
 class Asked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A question about a study as written down, with names not yet resolved.
+    """A question about a study as given, with names that are not yet resolved.
 
     Attributes:
-        metrics: names of the metrics to compare arms by.
+        metrics: names of the metrics to compare.
         guardrails: the metrics among them that must not become worse.
-        pairs: each as ``first:second``; None for every pair.
+        pairs: the pairs of arms, each as ``first:second``; None for all pairs.
         alpha: the chance of any false alarm among all tests.
-        correction: how it is divided among them.
+        correction: the method that divides alpha among the tests.
         from_iteration: the first model version whose pings count; None for no bound, as with the other three bounds.
-        to_iteration: the last.
+        to_iteration: the last model version whose pings count.
         since: time of receipt from which pings count, in Unix ms.
-        until: the time before which they count.
+        until: time of receipt before which pings count, in Unix ms.
         interim: whether this is a look before the planned end.
         planned_clients: the number of clients in two arms at the planned end; None for the default.
         enrolled: the number of clients enrolled in all arms; None if unknown.
         settle: days after a client's first ping before its pings start to count; None to count all.
         ratios: ratios of totals to compare, each as "paid/choices".
         adjust: whether to adjust by clients' values before version 1.
-        cap: the share of clients whose values are not capped; None caps nothing.
+        cap: the share of clients whose values are not capped; None for no cap.
     """
 
     digest_name: ClassVar[str] = "Asked"
@@ -155,7 +155,7 @@ class Asked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def window(self) -> Window:
-        """The pings that count; raises :class:`InvalidSettings` if there can be none."""
+        """The window of the pings that count; raises :class:`InvalidSettings` if it can't contain any."""
         first = self.from_iteration
         if self.adjust:
             if first is not None and first < 1:
@@ -171,7 +171,7 @@ def plan_of(study: Study, asked: Asked) -> Plan:
     """Return the plan for a question.
 
     Raises:
-        InvalidSettings: a name does not exist in the study or the analysis or occurs twice, or there are none.
+        InvalidSettings: a name is unknown or occurs twice, or there are no names.
     """
     if asked.planned_clients is not None and not asked.interim:
         raise InvalidSettings("--planned-clients is for interim looks. Add --interim")
@@ -204,7 +204,7 @@ def _means(asked: Asked, study: Study) -> Means:
 
 
 def words_of(given: str) -> tuple[str, ...]:
-    """Return the words between the commas of a text."""
+    """Return the comma-separated words of a text."""
     return tuple(word.strip() for word in given.split(",") if word.strip())
 
 

@@ -1,7 +1,7 @@
 """The effect so far: the result of an interim look at the end of each part of the time.
 
-Each estimate is over the clients that had arrived by then, each with its first value, and its interval is valid at all
-looks. The last one is the interim look itself.
+Each estimate is over the first values of the clients that had arrived by then, and its interval is valid at all looks.
+The last estimate is the interim look itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedping.analysis.verdict.comparison import Comparison, sequence_of
 from fedping.analysis.verdict.plan import Pair, Plan
 
 MOST_COMPARISONS = 60
-"""Maximum number of comparisons with a series, smallest p first, so that a study with many arms is counted quickly."""
+"""Maximum number of comparisons with a series, smallest p first, to bound the time for a study with many arms."""
 
 MOST_EXACT = 28
 """Maximum number of exact intervals in all series; one takes 0.2 seconds, any other interval 0.1 milliseconds."""
@@ -33,7 +33,7 @@ class Step:
         hour: the first hour after the part, in hours since 1970.
         n: number of clients so far, in each arm.
         estimate: difference of the means of clients' first values, with an interval that is valid at all looks.
-        percent: this difference in percent of the second arm's mean; None where that mean is 0.
+        percent: this difference in percent of the second arm's mean; None if that mean is 0.
     """
 
     hour: int
@@ -44,7 +44,7 @@ class Step:
 
 @dataclass(frozen=True)
 class SoFar:
-    """One comparison, with its effect so far at the end of each part of the time."""
+    """A comparison with its effect so far at the end of each part of the time."""
 
     metric: Metric
     pair: Pair
@@ -54,14 +54,14 @@ class SoFar:
 def effects_so_far(
     plan: Plan, comparisons: Sequence[Comparison], arrivals: Sequence[Arrivals], hours: int
 ) -> tuple[SoFar, ...]:
-    """Return the series of an interim look's comparisons; none for any other plan.
+    """Return the series of an interim look's comparisons; empty for any other plan.
 
     Later outcomes have no series, because their clients ripen at different times.
 
     Args:
         plan: the plan.
-        comparisons: its comparisons.
-        arrivals: the first values by part of the time.
+        comparisons: the plan's comparisons.
+        arrivals: the clients' first values by part of the time.
         hours: number of hours in a part.
     """
     if not arrivals or not plan.interim:
@@ -82,7 +82,7 @@ def effects_so_far(
 
 
 def _steps(plan: Plan, one: Comparison, arrivals: Sequence[Arrivals], hours: int, every: int) -> Iterator[Step]:
-    """Yield a step for each part, or for every n-th one, counted from the last."""
+    """Yield a step for each part of the time, or for each ``every``-th part, counted from the last."""
     nobody = ValueCounts.of([])
     a, b = nobody, nobody
     for left, part in zip(reversed(range(len(arrivals))), arrivals, strict=True):

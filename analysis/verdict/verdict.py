@@ -1,4 +1,4 @@
-"""The verdict of a study: its comparisons, with their words, and as data for JSON."""
+"""The verdict of a study: its comparisons, in words and as data for JSON."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Verdict:
 
     Attributes:
         study: the study.
-        plan: what was compared, and how strictly.
+        plan: the comparisons with level and correction.
         tally: the counts.
         enrolled: expected number of clients in each arm; None if not given.
-        ratio: whether the arms have the right sizes.
+        ratio: the check of the arms' sizes.
         comparisons: one for each metric and pair of arms.
         ratios: one for each ratio of totals and pair of arms.
         unripe: later outcomes that cannot be compared yet, because an arm has no client that is ripe for them.
@@ -77,7 +77,7 @@ class Verdict:
 
     @property
     def ratio_sentence(self) -> str:
-        """Whether the arms have the right sizes, in words; a warning if they have not."""
+        """The result of the check of the arms' sizes in words; a warning if the sizes are wrong."""
         return words.ratio_warning(self.ratio)
 
     @property
@@ -97,12 +97,12 @@ class Verdict:
 
     @property
     def in_study(self) -> tuple[PartEffects, ...]:
-        """The comparisons by the clients' time in the study; none while all of it is in one part."""
+        """The comparisons by the clients' time in the study; empty while it has only one part."""
         return effects_in_study(self.parts)
 
     @property
     def measured(self) -> Measured:
-        """The measures of the study's pings, and the words for them."""
+        """The measures of the study's pings, and the words about the pings."""
         return measured_by(self.study.document)
 
 
@@ -111,14 +111,14 @@ def reach_verdict(study: Study, plan: Plan, tally: StudyTally, enrolled: int | N
 
     Args:
         study: the study.
-        plan: what to compare.
+        plan: the plan of the comparisons.
         tally: the counts of the plan's metrics in its window.
         enrolled: number of enrolled clients in all arms together, if known. Landed pings do not show it: enrolment is
-            decided on the client, and a client that never searches is never heard of.
+            decided on the client, and a client that never searches sends nothing.
 
     Raises:
         InvalidSettings: the plan names an arm that the study does not have.
-        FedpingError: an arm of a pair has no ping, or none with an example; or every metric needs more time.
+        FedpingError: an arm of a pair has no ping with an example, or every metric needs more time.
     """
     _refuse_silent_arms(study, plan, tally)
     plan, unripe = _ripe(study, plan, tally)
@@ -143,7 +143,7 @@ def reach_verdict(study: Study, plan: Plan, tally: StudyTally, enrolled: int | N
 
 
 def _ripe(study: Study, plan: Plan, tally: StudyTally) -> tuple[Plan, tuple[Metric | Ratio, ...]]:
-    """Return the plan without metrics and ratios for which an arm has no ripe client, and these; no value decides."""
+    """Return the plan without the metrics and ratios for which an arm has no ripe client, and the removed ones."""
     arms = [tally.arms[name] for name in dict.fromkeys(name for pair in plan.pairs for name in pair)]
     metrics = [one for one in plan.metrics if one.later and not all(arm.metrics[one.name].clients.n for arm in arms)]
     ratios = [one for one in plan.means.ratios if not all(arm.ratios[one.name].clients for arm in arms)]
@@ -183,7 +183,7 @@ def as_document(verdict: Verdict, caution: str | None = None, notes: Sequence[st
     Args:
         verdict: the verdict of an analysis.
         caution: a further reservation about the verdict, as a sentence.
-        notes: what to know in order to read the numbers, as sentences (`fedping.analysis.report.table_notes`).
+        notes: sentences that explain the numbers (`fedping.analysis.report.table_notes`).
     """
     plan, ratio = verdict.plan, verdict.ratio
     groups = {segment.name: dict(enumerate(segment.groups)) for segment in verdict.study.segments}
@@ -330,7 +330,7 @@ def _arm(verdict: Verdict, name: str) -> dict[str, Any]:
 
 
 def _by_hour(arm: ArmTally) -> dict[str, list[int]]:
-    """Return columns with a row per hour that has pings; clients exposed in an hour sent a ping in it."""
+    """Return columns with a row per hour that has pings; every hour with newly exposed clients has pings."""
     hours = sorted(arm.by_hour)
     return {
         "from_ms": [hour * HOUR_MS for hour in hours],
@@ -402,7 +402,7 @@ def _effect(effect: Effect) -> dict[str, Any]:
 
 
 def effect_of(document: Mapping[str, Any]) -> Effect:
-    """Return the effect of a document that :func:`as_document` made."""
+    """Return the effect in a document made by :func:`as_document`."""
     cap, adjustment = document["cap"], document["adjustment"]
     first, second = document["means"]
     done = None

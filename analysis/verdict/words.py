@@ -17,11 +17,11 @@ SURVIVORS = (
     "Time in the study is counted from each client's first ping, as it was received. Only clients who stayed have "
     "later weeks, and an arm may change who stays. The verdict, over all clients, decides."
 )
-"""How to read effects by time in the study."""
+"""Explanation of effects by time in the study."""
 
 
 def sentence(comparison: Comparison, plan: Plan, unit: str = "interaction") -> str:
-    """Return the result of one comparison as a sentence with its numbers; ``unit`` is what one ping describes."""
+    """Return a comparison's result as a sentence with its numbers; ``unit`` is the thing that a ping describes."""
     first, second = comparison.pair
     numbers = _numbers(comparison, plan, unit)
     if comparison.finding == "inconclusive":
@@ -39,7 +39,7 @@ def sentence(comparison: Comparison, plan: Plan, unit: str = "interaction") -> s
 
 
 def headline(comparisons: Sequence[Comparison], plan: Plan, ratio: SampleRatio) -> str:
-    """Return the verdict in one sentence, the first one that people read."""
+    """Return the verdict in one sentence, the headline of a report."""
     findings = [one for one in comparisons if one.finding != "inconclusive"]
     total = f"{len(comparisons)} comparison{'s' if len(comparisons) > 1 else ''}"
     if not findings:
@@ -57,7 +57,7 @@ def headline(comparisons: Sequence[Comparison], plan: Plan, ratio: SampleRatio) 
 
 
 def shortage_sentence(comparison: Comparison) -> str | None:
-    """Return why a decision needs more data, as a sentence without its full stop; None if it doesn't."""
+    """Return the reason why a decision needs more data, without a full stop; None if no more data are needed."""
     short = comparison.shortage
     if short is None:
         return None
@@ -76,11 +76,11 @@ NO_INTERVAL: Mapping[Reason, str] = {
     "no_total": "no ratio, because an arm's total below the line is 0",
     "interim": "no interval at an interim look; the difference has one",
 }
-"""Why a lift has no interval, in words."""
+"""The reasons why a lift has no interval, in words."""
 
 
 def lift_text(effect: Effect) -> str:
-    """Return a lift with its interval in percent, or why it has none."""
+    """Return a lift with its interval in percent, or with the reason why it has no interval."""
     relative, reason = effect.lift.relative, effect.lift.reason
     value = "" if math.isnan(relative.value) else f"{_percent(relative.value)} %"
     if reason is None:
@@ -94,12 +94,12 @@ def _percent(share: float) -> str:
 
 
 def mean_text(mean: float) -> str:
-    """Return a mean or ratio; "-" if there is none."""
+    """Return a mean or ratio as text; "-" for NaN."""
     return "-" if math.isnan(mean) else with_minus(f"{mean:.4g}")
 
 
 def lift_sentence(title: str, pair: tuple[str, str], effect: Effect) -> str:
-    """Return the lift of a mean or ratio as a sentence, with what was capped and adjusted."""
+    """Return the lift of a mean or ratio as a sentence, with its caps and adjustments."""
     means = " against ".join(map(mean_text, effect.means))
     text = f"{title.capitalize()}, {pair[0]} against {pair[1]}: {lift_text(effect)}, {means} per client"
     if " per " in title:
@@ -128,7 +128,7 @@ def _moved(moved: tuple[int, int]) -> str:
 
 
 def unripe_sentence(one: Metric | Ratio) -> str:
-    """Return why a later outcome can't be compared yet, without a full stop."""
+    """Return the reason why a later outcome can't be compared yet, without a full stop."""
     hours = one.later if isinstance(one, Metric) else one.top.later
     return f"an arm has no client whose first ping is {hours:,} hours ago, as '{one.name}' needs"
 
@@ -222,7 +222,7 @@ LEFT_OUT = {
     "beyond_limits": "had a loss or a rank beyond the study's limits",
     "not_enrolled": "named an arm that their client's id does not belong to",
 }
-"""Reasons for excluding a ping, in words, by name."""
+"""Descriptions of the reasons for excluding a ping, by name."""
 
 
 def left_out_sentence(tally: StudyTally) -> str | None:
@@ -244,7 +244,7 @@ TICKETS = (
 
 
 def fragility_text(comparison: Comparison) -> str:
-    """Return the number of clients that would overturn a finding, of all, as "37 of 6,000"; "-" without a finding."""
+    """Return the share of clients that would overturn a finding, as "37 of 6,000"; "-" without a finding."""
     if comparison.fragility is None:
         return "-"
     return f"{comparison.fragility:,} of {comparison.clients.test.n_a + comparison.clients.test.n_b:,}"
@@ -271,7 +271,7 @@ def means_words(tails: float) -> str:
 
 
 def finding_sign(comparison: Comparison) -> str:
-    """Return a finding as a sign and a word, so that better and worse differ not only in colour."""
+    """Return a finding as a sign and a word, so that better and worse don't differ only in colour."""
     if comparison.finding == "inconclusive":
         return "○ inconclusive"
     if comparison.metric.better is None:
@@ -280,13 +280,13 @@ def finding_sign(comparison: Comparison) -> str:
 
 
 def is_worse(comparison: Comparison) -> bool:
-    """Whether the first arm is worse for users than the second."""
+    """Return whether the first arm is worse for users than the second."""
     better = comparison.metric.better
     return better is not None and comparison.finding not in ("inconclusive", better)
 
 
 def p_text(log10_p: float) -> str:
-    """Return a p-value from its logarithm: 0.0123, or 2.1e-105 for any small one."""
+    """Return a p-value as text from its logarithm: 0.0123, or 2.1e-105 for a small one."""
     if log10_p > -3:
         return with_minus(f"{10**log10_p:.3g}")
     exponent = math.floor(log10_p)
@@ -295,7 +295,7 @@ def p_text(log10_p: float) -> str:
 
 
 def percent_text(value: float, base: float) -> str:
-    """Return a difference in percent of its base mean, as " (−3.1 %)"; empty where the mean is 0 or unknown."""
+    """Return a difference in percent of a base mean, as " (−3.1 %)"; empty if the mean is 0 or unknown."""
     if not base or not math.isfinite(base):
         return ""
     percent = 100 * value / abs(base)
@@ -315,7 +315,7 @@ def deciding_text(comparison: Comparison) -> str:
 
 
 def interval_text(estimate: Estimate, digits: int = 3) -> str:
-    """Return an estimate with its interval, always with signs."""
+    """Return an estimate with its interval as text, always with signs."""
     if math.isinf(estimate.low) and math.isinf(estimate.high):
         return with_minus(f"{estimate.value:+.{digits}f} [too few clients]")
     written = f"{estimate.value:+.{digits}f} [{estimate.low:+.{digits}f}, {estimate.high:+.{digits}f}]"
@@ -361,7 +361,7 @@ def _is_guardrail(comparison: Comparison, plan: Plan) -> bool:
 
 
 def _summaries(found: Sequence[Comparison]) -> list[str]:
-    """Join one arm's findings against several: "treatment typed fewer characters than control and control-no-decay"."""
+    """Join an arm's findings against others: "treatment typed fewer characters than control and control-no-decay"."""
     against: dict[tuple[str, str], list[str]] = {}
     for one in found:
         did = one.metric.less if one.finding == "less" else one.metric.more

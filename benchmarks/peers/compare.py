@@ -1,4 +1,4 @@
-"""Client updates a second here, with Flower, JAX and pfl-research: `python -m benchmarks.peers.compare`.
+"""Client updates per second in fedping, Flower, JAX and pfl-research: `python -m benchmarks.peers.compare`.
 
     python -m benchmarks.peers.compare [--json] [--models ranking logistic network] [--clients 100 1000 10000]
                                        [--peers Flower JAX pfl-research] [--seconds 600]
@@ -6,13 +6,13 @@
 
 Every framework is installed in its own environment below ``build/peers``, at its first run. All do the same work
 (`benchmarks.peers.work`) on the same data, verified by the digest of the final weights. A round's time is the median of
-all rounds but the first; starting up is not counted. Memory is the total of a framework's processes, data included.
-Lines are those that a user has to write.
+all rounds but the first, without the start of the program. Memory is the total of a framework's processes, data
+included. Lines are the lines that a user has to write.
 
-With ``--one-core`` it compares fedping, with NumPy and with ``engine = "jax"``, with JAX, a round a call, 20 rounds a
-call, and by chunks of 10 clients: all on one core, by a round's CPU time, which other load disturbs less. They run in
-turns; ratios and speeds are medians over the turns. ``--steps`` is a client's number of steps in a round. ``--here``
-runs JAX with this interpreter, which has to have it, instead of installing it.
+``--one-core`` compares fedping, with NumPy and with ``engine = "jax"``, with JAX in three ways: one round per call, 20
+rounds per call, and chunks of 10 clients. All run on one core, and a round's CPU time counts, which other load disturbs
+less. They run in turns; ratios and speeds are medians over the turns. ``--steps`` is a client's number of steps in a
+round. ``--here`` runs JAX with this interpreter, where it must be installed, instead of installing it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ROUNDS_OF_A_TURN = {100: 60, 1_000: 20, 10_000: 5}
 
 @dataclass(frozen=True)
 class Row:
-    """One framework at one task; ``measured`` is None if it didn't finish in time, and ``why`` has the reason."""
+    """A framework's result for a task; ``measured`` is None if it didn't finish in time, and ``why`` is the reason."""
 
     framework: str
     model: str
@@ -55,7 +55,7 @@ class Row:
 
     @property
     def updates_per_second(self) -> float | None:
-        """How many client updates a second a round makes."""
+        """The number of client updates per second in a round."""
         return self.clients / statistics.median(self.measured.seconds) if self.measured else None
 
 
@@ -92,7 +92,7 @@ def main() -> int:
 
 
 def measure(name: str, python: Path, worker: Path, task: Task, seconds: float) -> Row:
-    """Run one worker in its own session and return its measurements."""
+    """Run a worker in a session of its own and return its measurements."""
     command = [str(python), str(worker), json.dumps(asdict(task))]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
@@ -112,7 +112,7 @@ def measure(name: str, python: Path, worker: Path, task: Task, seconds: float) -
 
 
 def lines_to_write(worker: Path) -> int:
-    """Return the number of lines that a user must write for a worker, without blank ones and comments."""
+    """Return the number of a worker's lines that a user must write, without blank lines and comments."""
     text = worker.read_text(encoding="utf-8")
     count, inside = 0, False
     for line in text.splitlines():

@@ -1,17 +1,17 @@
-"""Encodings of updates here, and FedJAX's and FLSim's compressors, on the same vectors.
+"""Encodings of updates in fedping, and compressors of FedJAX and FLSim, on the same vectors.
 
     python -m benchmarks.peers.compression [--vectors learned|million|normal|sparse] [--clients 4] [--draws 64]
                                            [--peers FedJAX FLSim] [--python FedJAX=BINARY] [--json]
 
-The vectors are the updates that clients of `experiments/papers/hartmann_2018_compression.toml` learn from version 0,
-10,345 weights; those of `hartmann_2018_million.toml`; as many normal numbers; or 22 weights with two nonzero ones, for
-which one rotation isn't enough. Every way gets each vector ``--draws`` times. Printed are
+The vectors are updates of 10,345 weights that clients of `experiments/papers/hartmann_2018_compression.toml` learn from
+version 0; updates of clients of `hartmann_2018_million.toml`; as many normal numbers; or 22 weights with two nonzero
+ones, for which one rotation isn't enough. Every way gets each vector ``--draws`` times. The printed columns are
 
 - *said*: bits per weight as the framework counts them; for fedping, bits of the actual payload;
-- *handed on*: bits per weight of what the framework passes from its client to its server, and of that through zlib;
+- *handed on*: bits per weight that the framework passes from its client to its server, and the same through zlib;
 - *error*: E|h~ - h|² / |h|²;
-- *bias²*: |E h~ - h|² / |h|², the error of the mean of all draws less what chance leaves of it;
-- *ms*: processor time for encoding and decoding a vector, all threads.
+- *bias²*: |E h~ - h|² / |h|², the error of the mean of all draws, minus its part that is due to chance;
+- *ms*: CPU time for encoding and decoding a vector, all threads.
 
 The frameworks run in their own environments (`benchmarks.peers.environments`), or in those of ``--python``.
 """
@@ -51,7 +51,7 @@ PEERS = (
     Peer(
         "FedJAX",
         (
-            "fedjax==0.0.17",  # of 2023; needs the JAX of its time, and that the libraries of its own
+            "fedjax==0.0.17",  # from 2023; needs the JAX of that time, which needs libraries of that time
             *("jax==0.4.23", "jaxlib==0.4.23", "dm-haiku==0.0.11", "optax==0.1.9", "numpy==1.26.4", "scipy==1.11.4"),
         ),
         WORKER.name,
@@ -67,7 +67,7 @@ OURS = (
 
 @dataclass(frozen=True)
 class Row:
-    """One way of one framework: bits a weight, relative errors, and milliseconds a vector."""
+    """Results of a framework's compressor: bits per weight, relative errors, and milliseconds per vector."""
 
     framework: str
     way: str
@@ -80,7 +80,7 @@ class Row:
 
 
 def learned(file: str, clients: int) -> NDArray[np.float32]:
-    """Return the updates that clients of a file's network learn from version 0, shape (clients, m)."""
+    """Return the updates that clients of an experiment file learn from version 0, shape (clients, m)."""
     setup = experiment_from_toml(PAPERS / file).variants["dense"]
     problem = prepare(setup, 1, None)
     ids = np.arange(clients)
@@ -100,7 +100,7 @@ VECTORS: dict[str, Callable[[int], NDArray[np.float32]]] = {
 
 
 def ours(way: str, vectors: NDArray[np.float32], draws: int) -> Row:
-    """Return the result of one of our encodings for vectors, each encoded separately, as by a client."""
+    """Return the result of a fedping encoding for vectors, each encoded separately, as by a client."""
     k, m = vectors.shape
     line = line_of(LINKS[way], m)
     encode, server = sending(line).encode, receiving(line)
@@ -139,7 +139,7 @@ def _row(
 
 
 def errors(vectors: NDArray[np.float32], decoded: NDArray[np.float32]) -> tuple[float, float]:
-    """Return the error of decoded vectors, shape (draws, k, m), and the square of their bias, without chance."""
+    """Return the error of decoded vectors, shape (draws, k, m), and their squared bias, corrected for chance."""
     apart = decoded - vectors.astype(np.float64)
     whole = float((vectors.astype(np.float64) ** 2).sum())
     error = float((apart**2).sum(axis=(1, 2)).mean()) / whole
@@ -149,7 +149,7 @@ def errors(vectors: NDArray[np.float32], decoded: NDArray[np.float32]) -> tuple[
 
 
 def table_of(rows: list[Row]) -> Table:
-    """Return the rows as a table."""
+    """Return the rows as a table for the terminal."""
     table = Table(box=SIMPLE_HEAD)
     for heading in ("framework", "way", "said", "handed on", "zlib", "error", "bias²", "ms"):
         table.add_column(heading, justify="left" if heading in ("framework", "way") else "right")
@@ -161,7 +161,7 @@ def table_of(rows: list[Row]) -> Table:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure and print."""
+    """Measure, and print a table or JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vectors", choices=VECTORS, default="learned")
     parser.add_argument("--clients", type=int, default=4)

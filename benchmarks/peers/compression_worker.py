@@ -1,6 +1,6 @@
-"""A framework's compressors on a file of vectors; see `benchmarks.peers.compression`, which runs it in its place.
+"""Runs a framework's compressors on a file of vectors, for `benchmarks.peers.compression`.
 
-Each is called like in its framework, for a single client, where encoding and decoding are one call.
+Each compressor is called as in its framework, for a single client; encoding and decoding are one call.
 """
 
 # mypy: ignore-errors
@@ -14,7 +14,10 @@ import numpy as np
 
 
 def fedjax_ways(m):
-    """Return FedJAX's compressors: what each makes of a vector, its count of bits a weight, and what it hands on."""
+    """Return FedJAX's compressors by name.
+
+    Each takes a vector and returns the decoded vector, the bits per weight and the sent bytes.
+    """
     import jax
     import jax.numpy as jnp
     from fedjax.aggregators import compression
@@ -48,7 +51,10 @@ def fedjax_ways(m):
 
 
 def flsim_ways(m):
-    """Return FLSim's channels: what each makes of a vector, its count of bits a weight, and what it hands on."""
+    """Return FLSim's channels by name.
+
+    Each takes a vector and returns the decoded vector, the bits per weight and the sent bytes.
+    """
     import torch
     from flsim.channels.message import Message
     from flsim.channels.scalar_quantization_channel import ScalarQuantizationChannel, ScalarQuantizationChannelConfig
@@ -92,7 +98,7 @@ def flsim_ways(m):
 
 
 def main(library, vectors, found, draws):
-    """Write each way's result for each vector, repeated a number of times, to a file."""
+    """Write each compressor's result for each vector, repeated ``draws`` times, to a file."""
     sent = np.load(vectors)
     told = {}
     for name, way in {"FedJAX": fedjax_ways, "FLSim": flsim_ways}[library](sent.shape[1]).items():

@@ -1,4 +1,4 @@
-"""An environment for each framework, made once below ``build/peers``."""
+"""Environments of the frameworks, each made once below ``build/peers``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parents[2] / "build" / "peers"
 
 @dataclass(frozen=True)
 class Peer:
-    """A framework: its name, what to install, and the file that does the work with it."""
+    """A framework: its name, the packages to install, and the file that does the work with it."""
 
     name: str
     packages: tuple[str, ...]
@@ -28,10 +28,10 @@ PEERS = (
 
 
 def python_of(peer: Peer) -> Path:
-    """Return the interpreter that has a framework, after installing it if need be.
+    """Return the interpreter of a framework's environment; install the framework if necessary.
 
     Raises:
-        RuntimeError: the framework cannot be installed; with the last words of the installer.
+        RuntimeError: the framework cannot be installed; the message has the end of the installer's output.
     """
     folder = FOLDER / peer.name.lower()
     python, done = folder / "bin" / "python", folder / "installed"

@@ -1,4 +1,4 @@
-"""The work here: the rounds of a laboratory experiment in memory, as `fedping simulate` runs them."""
+"""The work with fedping: rounds of a laboratory experiment in memory, as in `fedping simulate`."""
 
 from __future__ import annotations
 
@@ -85,9 +85,10 @@ def compiled(task: work.Task, clock: Callable[[], float], spec: ModelSpec, train
 
 
 def _privacy(task: work.Task) -> Privacy | None:
-    """Return the settings of private training; ε, which follows from them, is looked at nowhere here.
+    """Return the settings of private training; the ε that follows from them is not used here.
 
-    The noise multiplier is of the whole vector, in which the metrics make the bound longer than that of the weights.
+    The noise multiplier refers to the whole vector, whose bound is larger than the weights' bound because of the
+    metrics.
     """
     if not task.clip:
         return None
@@ -104,7 +105,7 @@ def _privacy(task: work.Task) -> Privacy | None:
 
 
 def clients_data(task: work.Task) -> ClientData:
-    """Return the task's data as the laboratory has them."""
+    """Return the task's data in the laboratory's form."""
     x, y = (np.array(values) for values in work.load_data(task.data))
     sizes = np.full(task.clients, y.shape[1])
     if task.model == "ranking":

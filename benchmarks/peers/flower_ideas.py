@@ -1,10 +1,10 @@
-"""Ideas of docs/papers.md written in Flower, each run for two rounds by its simulation, and the lines that each takes.
+"""Ideas of docs/papers.md written in Flower, run for two rounds in its simulation, and the lines that each needs.
 
     python -m venv build/peers/ideas && build/peers/ideas/bin/pip install "flwr[simulation]==1.42.0"
     build/peers/ideas/bin/python benchmarks/peers/flower_ideas.py
 
-Lines are counted as in the table of ideas: a statement each, without imports, docstrings and comments. They are those
-of a whole client and strategy; a client that only trains, with FedAvg as it is built in, is the first of them.
+Lines are counted as in the table of ideas: one per statement, without imports, docstrings and comments. They are the
+lines of a whole client and strategy; the first idea is a client that only trains, with the built-in FedAvg.
 """
 
 # mypy: ignore-errors
@@ -32,7 +32,7 @@ CLIENTS, FEATURES, ROUNDS, RATE = 6, 4, 2, 0.5
 
 
 def data_of(context: Context):
-    """Return the rows of a client; the clients differ in size and in where their features lie."""
+    """Return the rows of a client; clients differ in their number of rows and in the location of their features."""
     number = int(context.node_config["partition-id"])
     random = np.random.default_rng(number)
     x = random.normal(number / 4, 1.0, (10 * (number + 1), FEATURES))
@@ -88,7 +88,7 @@ def evaluate(message: Message, context: Context) -> Message:
 
 
 class PowerOfChoice(FedAvg):
-    """Of some candidates those with the largest losses; candidates are drawn evenly, as the server knows no sizes."""
+    """Selects the clients with the largest losses among candidates, drawn evenly because the server knows no sizes."""
 
     clients, candidates = 2, 4
 
@@ -109,7 +109,7 @@ nova = ClientApp()
 
 @nova.train()
 def train_any_steps(message: Message, context: Context) -> Message:
-    """Take a number of steps that follows from the examples, and send the mean movement of a step."""
+    """Take a number of steps that depends on the examples, and send the mean movement per step."""
     x, y = data_of(context)
     [weights] = message.content["arrays"].to_numpy_ndarrays()
     steps = len(y) // 10
@@ -119,7 +119,7 @@ def train_any_steps(message: Message, context: Context) -> Message:
 
 
 class FedNova(FedAvg):
-    """The mean of normalised movements, times the mean number of steps (Wang et al. 2020)."""
+    """Adds the mean of normalised movements, times the mean number of steps, to the weights (Wang et al. 2020)."""
 
     def configure_train(self, server_round, arrays, config, grid):
         self.weights = arrays.to_numpy_ndarrays()
@@ -151,7 +151,7 @@ def train_sparsely(message: Message, context: Context) -> Message:
 
 
 class Movements(FedAvg):
-    """Adds the mean of what clients send to the weights."""
+    """Adds the mean of the clients' movements to the weights."""
 
     def configure_train(self, server_round, arrays, config, grid):
         self.weights = arrays.to_numpy_ndarrays()
@@ -170,7 +170,7 @@ clustered = ClientApp()
 
 @clustered.train()
 def train_the_best(message: Message, context: Context) -> Message:
-    """Train the model with the least loss; the row of each other one has no weight."""
+    """Train the model with the least loss; the rows of all other models have no weight."""
     x, y = data_of(context)
     [models] = message.content["arrays"].to_numpy_ndarrays()
     own = int(np.argmin([loss(weights, x, y) for weights in models]))
@@ -181,7 +181,7 @@ def train_the_best(message: Message, context: Context) -> Message:
 
 
 class Ifca(FedAvg):
-    """A mean for each model over the clients that trained it (Ghosh et al. 2020); a model without any stays."""
+    """Averages each model over the clients that trained it (Ghosh et al. 2020); a model without clients is kept."""
 
     def configure_train(self, server_round, arrays, config, grid):
         self.models = arrays.to_numpy_ndarrays()[0]
@@ -199,7 +199,7 @@ class Ifca(FedAvg):
 
 # --- unlearning, by training again
 class AllBut(FedAvg):
-    """Everybody but one node."""
+    """Federated averaging over all nodes except one."""
 
     left_out = 0
 
@@ -212,7 +212,7 @@ class AllBut(FedAvg):
 
 
 def lines() -> dict[str, int]:
-    """Return the lines of each idea, by the words after its mark in this file."""
+    """Return the number of lines of each idea, by the title in its comment in this file."""
     parts = Path(__file__).read_text().split("\n# --- ")[1:]
     found = {}
     for part in parts[:-1]:
@@ -226,7 +226,7 @@ def lines() -> dict[str, int]:
 
 
 def ended(client_app: ClientApp, strategy: FedAvg, start=None):
-    """Return the weights after a simulation, and the number of clients that answered in the last round."""
+    """Return the weights after a simulation."""
     final, server_app = [], ServerApp()
 
     @server_app.main()
@@ -245,22 +245,23 @@ def ended(client_app: ClientApp, strategy: FedAvg, start=None):
 
 
 class Of:
-    """A client's context, as far as its data need it."""
+    """A client's context, with the fields that :func:`data_of` needs."""
 
     def __init__(self, number: int) -> None:
         self.node_config = {"partition-id": number}
 
 
 def by_hand() -> dict[str, list[np.ndarray]]:
-    """Return the weights after the same rounds without Flower, of the ideas that draw nothing.
+    """Return the weights after the same rounds without Flower, for the ideas without random draws.
 
-    Which client Flower's first node has is not known, so without it each of six may be right.
+    The client of Flower's first node is unknown, so for the idea that leaves it out, the weights without each client
+    are returned.
     """
     data = [data_of(Of(number)) for number in range(CLIENTS)]
     sizes = np.array([len(y) for _, y in data], float)
     share = sizes / sizes.sum()
     average, nova, sparse = (np.zeros(FEATURES) for _ in range(3))
-    others = 1.0 - np.eye(CLIENTS)  # a row for each that may be left out
+    others = 1.0 - np.eye(CLIENTS)  # a row for each client that may be left out
     without = np.zeros((CLIENTS, FEATURES))
     kept, models = np.zeros((CLIENTS, FEATURES)), STARTS.copy()
     for _ in range(ROUNDS):
@@ -284,7 +285,7 @@ STARTS = np.array([[1.0, 0.0, -1.0, 0.0], [-1.0, 0.0, 1.0, 0.5]])
 
 
 def main() -> None:
-    """Run each idea, and print its lines and whether its weights are those by hand."""
+    """Run each idea, and print its number of lines and whether its weights equal those without Flower."""
     two = {"min_train_nodes": 2, "min_available_nodes": CLIENTS, "fraction_train": 0.0, "fraction_evaluate": 0.0}
     runs = {
         "FedAvg": (plain, FedAvg(**EVERYONE)),

@@ -1,4 +1,4 @@
-"""The work as a Flower simulation: a client app, a server app with federated averaging, and Ray beneath."""
+"""The work as a Flower simulation: a client app, a server app with federated averaging, and Ray as the backend."""
 
 # mypy: ignore-errors
 from __future__ import annotations
@@ -50,7 +50,7 @@ def serve(grid: Grid, context: Context) -> None:
         ends.append(time.perf_counter())
         return MetricRecord({})
 
-    everyone = task.clients  # else the first round takes those that happen to have registered by then
+    everyone = task.clients  # else the first round takes only the clients that have registered by then
     result = FedAvg(fraction_evaluate=0.0, min_train_nodes=everyone, min_available_nodes=everyone).start(
         grid, ArrayRecord(work.start_weights(task.model)), num_rounds=task.rounds, evaluate_fn=after_round
     )

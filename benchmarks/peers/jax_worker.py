@@ -1,6 +1,6 @@
 """The work with JAX: `vmap` over the clients, `grad` of a client's loss, and `jit` of a whole round.
 
-Or `jit` of 20 rounds, or of sums over chunks of clients whose updates fit a processor's cache.
+Other ways use `jit` for 20 rounds, or for sums over chunks of clients whose updates fit in a processor's cache.
 """
 
 # mypy: ignore-errors
@@ -17,7 +17,7 @@ import numpy as np
 import work
 
 task = work.task_from_arguments()
-clock = work.clock_of(task)  # before JAX begins, which is at its first array
+clock = work.clock_of(task)  # before JAX starts, at its first array
 
 
 # --- what a user writes
@@ -26,7 +26,7 @@ def loss(weights, x, y):
         scores = x @ weights[0]
         chosen = jnp.take_along_axis(scores, y[:, None], axis=1)
         over = jax.nn.relu(scores + work.MARGIN - chosen)
-        return (over.sum() - work.MARGIN * len(y)) / len(y)  # the chosen one's own hinge is the margin, always
+        return (over.sum() - work.MARGIN * len(y)) / len(y)  # the hinge of the chosen item itself is always the margin
     if task.model == "logistic":
         z = x @ weights[0] + weights[1]
         return (jnp.logaddexp(0.0, z) - y * z).mean()

@@ -50,7 +50,7 @@ class Learner(torch.nn.Module):
             return torch.nn.functional.cross_entropy(torch.relu(x @ w[0] + w[1]) @ w[2] + w[3], y)
         scores = x @ w[0]
         over = torch.relu(scores + work.MARGIN - scores.gather(1, y[:, None]))
-        return (over.sum() - work.MARGIN * len(y)) / len(y)  # the chosen one's own hinge is the margin, always
+        return (over.sum() - work.MARGIN * len(y)) / len(y)  # the hinge of the chosen item itself is always the margin
 
     def metrics(self, x: torch.Tensor, y: torch.Tensor, **_: object) -> dict[str, object]:
         return {}

@@ -1,20 +1,20 @@
-"""Private training here and with pfl-research, on the same work: `python -m benchmarks.peers.private`.
+"""Private training with fedping and pfl-research, on the same work: `python -m benchmarks.peers.private`.
 
     python -m benchmarks.peers.private [--models logistic network] [--clients 100] [--rounds 20] [--clip 0.05]
                                        [--noise-multiplier 10] [--turns 6] [--python BINARY] [--json]
 
-All clients take one step in every round (`benchmarks.peers.work`), which is shortened to ``--clip``; their sum gets
-Gaussian noise of ``--noise-multiplier`` times that, and is divided by the clients. Each framework trains with and
-without privacy, in turns; the noise differs between turns, the data don't. pfl-research is installed in its own
-environment (`benchmarks.peers.environments`), or is that of ``--python``.
+All clients take one step in every round (`benchmarks.peers.work`), whose norm is clipped to ``--clip``. Their sum gets
+Gaussian noise of ``--noise-multiplier`` times the clip bound, and is divided by the number of clients. Each framework
+trains with and without privacy, in turns; the noise differs between turns, the data don't. pfl-research is installed in
+its own environment (`benchmarks.peers.environments`), or run with the interpreter ``--python``.
 
 Prints accuracy and loss on examples of clients that don't train, with the 95 % t interval over the turns, the
-difference between ours and theirs, and a round's CPU seconds, on one core: the median of all turns. The command exits
-with 1 if the two do not learn the same without privacy, and with 2 if pfl-research cannot be installed or fails.
+difference between ours and theirs, and a round's CPU seconds on one core, the median of all turns. The exit code is 1
+if the results without privacy differ, and 2 if pfl-research cannot be installed or fails.
 
-A weight's noise is the same in both. Our noise is discrete Gaussian, as in published rounds, though from a seed; theirs
-are floats. Our noise also covers the loss, the top choice and the number of clients, which theirs doesn't release: for
-the same ε, our noise on a weight would be √(1 + 3/16) times as large.
+The noise on a weight is the same in both. Our noise is discrete Gaussian, as in published rounds, but drawn from a
+seed; theirs is continuous. Our noise also covers the loss, the top choice and the number of clients, which pfl-research
+doesn't release: for the same ε, our noise on a weight would be √(1 + 3/16) times as large.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ from fedping.server_jobs.privacy.gaussian import epsilon_of
 
 (PFL,) = (peer for peer in PEERS if peer.name == "pfl-research")
 HELD_OUT = 100
-"""Clients that don't train; their examples measure the result."""
+"""Number of clients that don't train; their examples measure the result."""
 
 DELTA = 1e-5
 
 
 @dataclass(frozen=True)
 class Row:
-    """One framework's results with or without privacy: one value per turn.
+    """A framework's results with or without privacy, one value per turn.
 
     Attributes:
-        framework, private: which, and whether with clip and noise.
-        accuracy, loss: of the held-out examples; the loss is the cross-entropy, nats.
-        seconds: of the processor, each round's.
+        framework, private: the framework's name, and whether clip and noise are used.
+        accuracy, loss: results on the held-out examples; the loss is the cross-entropy in nats.
+        seconds: CPU seconds of the rounds.
     """
 
     framework: str
@@ -107,7 +107,7 @@ def compared(model: ModelName, options: argparse.Namespace, python: Path) -> lis
 
 
 def _split(folder: Path, model: ModelName, clients: int) -> tuple[FloatArray, FloatArray]:
-    """Write the training clients' data into a folder, and return the others' x, shape (n, d), and y, shape (n,)."""
+    """Write the training clients' data into a folder; return the other clients' x, shape (n, d), and y, shape (n,)."""
     make_data(folder, model, clients + HELD_OUT)
     x, y = (np.load(folder / f"{name}.npy") for name in "xy")
     np.save(folder / "x.npy", x[:clients])
@@ -141,7 +141,7 @@ def main() -> int:
 
 
 def _same(ours: Row, theirs: Row) -> bool:
-    """Return whether two rows without noise agree, to float32."""
+    """Return whether two rows without noise agree, up to the precision of float32."""
     return math.isclose(ours.loss[0], theirs.loss[0], rel_tol=1e-4)
 
 

@@ -1,14 +1,14 @@
-"""Robust aggregations here, in Flower and in ByzFL, on the same updates: `python -m benchmarks.peers.robust`.
+"""Robust aggregations in fedping, Flower and ByzFL, on the same updates: `python -m benchmarks.peers.robust`.
 
     python -m benchmarks.peers.robust [--clients 200] [--weights 22] [--python Flower=BINARY] [--python ByzFL=BINARY]
 
 The libraries' own functions run in their environments (`benchmarks.peers.environments`), or in those of ``--python``. A
-tenth of the clients sends something a million times as large, so nothing but a robust result is near the honest mean.
-Printed are the processor's milliseconds, the least of five, and the largest difference of any weight from ours,
-relative to the largest weight of the result; the command exits with 1 if one is above 1e-6.
+tenth of the clients sends values a million times as large, so only a robust result is near the honest mean. Printed are
+the CPU milliseconds (the minimum of five) and the largest difference of any weight from ours, relative to the largest
+weight of the result; the exit code is 1 if a difference is above 1e-6.
 
-ByzFL's Krum counts one neighbour more than the paper's, which equals ours with one hostile client less; its geometric
-median takes three steps from 0 by default, and is given a thousand here: both are compared.
+ByzFL's Krum counts one neighbour more than the paper's, which equals ours with one hostile client less. Its geometric
+median takes three steps from 0 by default; it is compared with three and with a thousand steps.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WORKER = "robust_worker.py"
 LIBRARIES = (PEERS[0], Peer("ByzFL", ("byzfl==0.0.11",), WORKER))
 
 SHORTER = "geometric median, as it comes"
-"""Reported results that needn't agree."""
+"""Name of a result that is reported but need not agree."""
 
 RADIUS = 2.0
 
@@ -68,7 +68,7 @@ def ours(updates: NDArray[np.float32], hostile: int) -> dict[str, Callable[[], N
 
 
 def timed(way: Callable[[], NDArray[np.float64]]) -> tuple[NDArray[np.float64], float]:
-    """Return a rule's result and its milliseconds."""
+    """Return a rule's result and its time in milliseconds."""
     taken = []
     for _ in range(5):
         began = time.process_time()

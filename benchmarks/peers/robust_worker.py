@@ -1,4 +1,4 @@
-"""A library's robust aggregations of a file of updates; see `benchmarks.peers.robust`, which runs it in its place."""
+"""Runs a library's robust aggregations on a file of updates, for `benchmarks.peers.robust`."""
 
 # mypy: ignore-errors
 from __future__ import annotations

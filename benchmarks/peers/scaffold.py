@@ -1,12 +1,12 @@
-"""SCAFFOLD here, with pfl-research, and in a plain loop: `python -m benchmarks.peers.scaffold`.
+"""SCAFFOLD with fedping, with pfl-research, and in a plain loop: `python -m benchmarks.peers.scaffold`.
 
     python -m benchmarks.peers.scaffold [--models logistic network] [--clients 100 1000] [--steps 5] [--seconds 600]
 
 All do the same work (`benchmarks.peers.work`) on the same data: every client takes a number of steps on all its
-examples in every round, by option II. Each is held to one core, and a round's time is the processor time of it, the
-median of all rounds but the first. Memory is the total of all processes, data included. The weights of every round are
-compared with the plain loop's, the paper's algorithm as written: the column has the first round in which they differ
-from it by more than 1e-3 of their norm.
+examples in every round, by option II. Each runs on one core, and a round's time is its CPU time, the median of all
+rounds but the first. Memory is the total of all processes, data included. The weights of every round are compared with
+those of the plain loop, which is the paper's algorithm as written: a column has the first round in which they differ by
+more than 1e-3 of their norm.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def far(found: np.ndarray, wanted: np.ndarray) -> bool:
-    """Whether weights are others, and not merely rounded otherwise."""
+    """Return whether weights differ by more than rounding."""
     return bool(np.linalg.norm(found - wanted) > 1e-3 * np.linalg.norm(wanted))
 
 

@@ -1,4 +1,4 @@
-"""SCAFFOLD (Karimireddy et al. 2020, algorithm 1, option II) as written down: NumPy, and a loop over the clients."""
+"""SCAFFOLD as in the paper (Karimireddy et al. 2020, algorithm 1, option II), with NumPy and a loop over clients."""
 
 # mypy: ignore-errors
 from __future__ import annotations
@@ -22,7 +22,7 @@ own = [[np.zeros_like(w) for w in x] for _ in range(task.clients)]
 
 
 def one_round() -> None:
-    """Let every client train, and add the means."""
+    """Train every client, and add the means to weights and control variate."""
     global x, c
     moves, changes = [np.zeros_like(w) for w in x], [np.zeros_like(w) for w in x]
     for i in range(task.clients):

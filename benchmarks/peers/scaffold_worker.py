@@ -1,4 +1,4 @@
-"""SCAFFOLD here: the rounds of a laboratory experiment in memory, as `fedping simulate` runs them."""
+"""SCAFFOLD with fedping: rounds of a laboratory experiment in memory, as in `fedping simulate`."""
 
 from __future__ import annotations
 

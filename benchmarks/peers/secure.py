@@ -1,22 +1,22 @@
-"""A round of secure aggregation here, and one of Flower's SecAgg+, on the same vectors.
+"""Cost of a round of secure aggregation in fedping, and of Flower's SecAgg+, on the same vectors.
 
     python -m benchmarks.peers.secure [--clients 10 50 100 200] [--numbers 25 1000 100000] [--gone 0] [--turns 3]
                                       [--seconds 600] [--python BINARY] [--json]
 
-Clients have an update each; the servers compute the sum of their vectors, the vectors of a private line, without seeing
-any single one. Flower's own workflow and mod run in its environment (`benchmarks.peers.environments`) or in that of
-``--python``, without its simulation engine: messages are passed on at once, as Flower's bytes. Ours are clients, leader
-and helper of a line of shares, without noise, as SecAgg+ adds none, and hand on pings, a request and an answer as
-bytes. Nothing goes over a network or to a disk, and the model itself travels in neither.
+Each client has an update; the servers compute the sum of the clients' vectors, the vectors of a private line, without
+seeing any single one. Flower's own workflow and mod run in its environment (`benchmarks.peers.environments`) or with
+the interpreter ``--python``, without its simulation engine: messages are passed on at once, as Flower's bytes. Ours are
+clients, leader and helper of a two-server line, without noise because SecAgg+ adds none; they pass on pings, a request
+and an answer as bytes. Neither uses a network or a disk, and neither sends the model.
 
 SecAgg+ is measured with the settings of Flower's example (two neighbours hide a client's vector, and any two of three
-shares restore its key), and with half of the clients as neighbours, up to 50, with two thirds of their shares needed.
-``--gone`` is a share of the clients that send nothing after the second stage; in ours they never post.
+shares restore its key), and with half of the clients as neighbours, up to 50, two thirds of whose shares restore a key.
+``--gone`` is the share of the clients that send nothing after the second stage; in ours they don't post a ping.
 
-Prints CPU seconds of the servers together and of each client; bytes to and from a client, without the heads of HTTP or
-gRPC; and the number of a client's answers. They run in turns, and the table has the medians; what takes Flower over ten
-seconds runs once, and what takes over ``--seconds`` is given up. The command exits with 1 if the two sums differ, and
-with 2 if Flower can't be installed or fails.
+Prints CPU seconds of the servers together and of each client; bytes to and from a client, without the headers of HTTP
+or gRPC; and the number of a client's answers. The ways run in turns, and the table has the medians. A round of Flower
+that takes over ten seconds runs once, and one that takes over ``--seconds`` is stopped. The exit code is 1 if the two
+sums differ, and 2 if Flower can't be installed or fails.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ from fedping.server_jobs.privacy.noise import SystemNoise
 WORKER = Path(__file__).with_name("secure_worker.py")
 OURS = "fedping"
 LONG = 10.0
-"""Flower's rounds above this number of seconds are measured only once."""
+"""Seconds above which a round of Flower is measured only once."""
 
 WHEN = "2026-01-01T00:00:00Z"
 CLOSE = 16 / 2**22
@@ -80,12 +80,12 @@ CLOSE = 16 / 2**22
 
 @dataclass(frozen=True)
 class Taken:
-    """Costs of a round.
+    """Result and costs of a round.
 
     Attributes:
         total: the sum of the vectors, shape (d,).
-        servers: seconds of the processor of all servers together; ``helper`` is what of them is the helper's.
-        client: costs of one client.
+        servers: CPU seconds of all servers together, including the seconds of the ``helper``.
+        client: CPU seconds of one client.
         up, down: bytes that a client sends and gets.
         stages: number of a client's answers.
     """
@@ -101,7 +101,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class Row:
-    """The medians of one way; ``why`` says what is missing."""
+    """The median costs of one protocol; ``why`` is the reason why costs are missing."""
 
     way: str
     clients: int
@@ -117,7 +117,7 @@ class Row:
 
     @classmethod
     def of(cls, way: str, clients: int, numbers: int, taken: list[Taken]) -> Row:
-        """Return the medians of the turns of a way."""
+        """Return a protocol's medians over the turns."""
 
         def median(name: str) -> float:
             return statistics.median(getattr(each, name) for each in taken)
@@ -127,12 +127,12 @@ class Row:
 
 
 class Shares:
-    """Clients, leader and helper of a line of shares of d numbers: what they have before a round.
+    """The prepared clients, leader and helper of a two-server line with vectors of d numbers.
 
     Args:
-        d: numbers of a vector.
+        d: number of numbers in a vector.
         clients: minimum number of clients.
-        seal: how shares are sealed.
+        seal: the way of sealing shares.
     """
 
     def __init__(self, d: int, clients: int, seal: Seal = "x25519") -> None:
@@ -151,7 +151,7 @@ class Shares:
         self.frame, self.decoder = frame_of(privacy, spec), Decoding(PRIVATE_UPDATE)
 
     def vectors(self, updates: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Return the contributions of clients with updates, shape (k, m), as an array of shape (k, d)."""
+        """Return the vectors of clients with these updates, shape (k, m), as an array of shape (k, d)."""
         k = len(updates)
         return vectors_of(self.frame, updates, np.full(k, 0.5), np.ones(k), (0.0, 1.0))
 
@@ -167,7 +167,7 @@ class Shares:
         return msgspec.json.encode(Ping(client_id=UUID(bytes=os.urandom(16)), type=PRIVATE_UPDATE.name, payload=told))
 
     def request(self, pings: list[tuple[UUID, bytes]]) -> tuple[bytes, NDArray[np.uint64]]:
-        """Return the leader's request for the pings that it got, and the sum of its shares."""
+        """Return the leader's request for the pings that it received, and the sum of its own shares."""
         pings = sorted(pings, key=lambda ping: ping[0].bytes)
         payloads = b"".join(self._payload(body) for _, body in pings)
         rows = np.frombuffer(payloads, np.uint8).reshape(len(pings), -1)
@@ -191,7 +191,7 @@ class Shares:
         return signed(found, self.helper)
 
     def combined(self, asked: bytes, sums: NDArray[np.uint64], answered: bytes) -> NDArray[np.int64]:
-        """Return the leader's result from the answer: the sum of the vectors, shape (d,)."""
+        """Return the sum of the vectors, shape (d,), which the leader computes from the helper's answer."""
         assert is_from(answered, Answer, self.terms.helper)
         answer = read_signed(answered, Answer)
         assert answer.request == digest_of_signed(asked)
@@ -231,18 +231,18 @@ class Neighbours:
 
     @property
     def name(self) -> str:
-        """The name of its row."""
+        """The name of the row with these settings."""
         return f"SecAgg+, {self.shares - 1} neighbours"
 
 
 def neighbours_for(clients: int) -> tuple[Neighbours, ...]:
-    """Return the settings for a number of clients: the example's, and half of the clients as neighbours, up to 50."""
+    """Return settings for a number of clients: the example's, and half of the clients (at most 50) as neighbours."""
     many = min(clients // 2 | 1, 51)
     return Neighbours(3, 2), Neighbours(many, -(-2 * many // 3))
 
 
 def theirs(python: Path, vectors: NDArray[np.int64], of: Neighbours, gone: int, seconds: float) -> Taken | str:
-    """Return the costs of Flower's round of the same vectors, or why there are none.
+    """Return the costs of Flower's round with these vectors, or the reason why there are none.
 
     Raises:
         RuntimeError: the worker fails.
@@ -273,7 +273,7 @@ def theirs(python: Path, vectors: NDArray[np.int64], of: Neighbours, gone: int, 
 
 
 def compared(python: Path, clients: int, d: int, options: argparse.Namespace) -> Iterator[Row]:
-    """Yield a row of each way, measured in turns.
+    """Yield a row for each protocol; the protocols are measured in turns.
 
     Raises:
         RuntimeError: Flower fails, or its sum differs from ours.
@@ -306,7 +306,7 @@ def compared(python: Path, clients: int, d: int, options: argparse.Namespace) ->
 
 
 class _Different(Exception):
-    """Two ways have different sums."""
+    """The sums of two protocols differ."""
 
 
 def main() -> int:
@@ -331,7 +331,7 @@ def main() -> int:
 
 
 def table_of(rows: list[Row]) -> Table:
-    """Return the rows as a table."""
+    """Return the rows as a table for the terminal."""
     table = Table(box=SIMPLE_HEAD)
     for heading in ("numbers", "clients", "way", "servers, s", "a client, ms", "up", "down", "answers", "turns"):
         table.add_column(heading, justify="left" if heading == "way" else "right")

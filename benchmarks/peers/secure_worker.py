@@ -1,7 +1,7 @@
-"""A round of Flower's SecAgg+ on a file of vectors; see `benchmarks.peers.secure`, which runs it in its place.
+"""Runs a round of Flower's SecAgg+ on a file of vectors, for `benchmarks.peers.secure`.
 
-Its own workflow and its own mod talk over a grid that hands every message on at once, as the bytes that Flower makes of
-it. So there is no simulation engine beneath, no polling and no network.
+Flower's own workflow and mod communicate over a grid that passes every message on at once, in Flower's serialized form.
+So no simulation engine, polling or network is involved.
 """
 
 # mypy: ignore-errors
@@ -35,20 +35,20 @@ STAGES = 4
 
 
 class Clients(NumPyClient):
-    """A client that has its vector already."""
+    """A client whose vector is given."""
 
     def __init__(self, vector):
         self.vector = vector
 
     def fit(self, parameters, config):
-        """Return the vector, as what was learned."""
+        """Return the vector as the result of the training."""
         return [self.vector], 1, {}
 
 
 class DirectGrid(Grid):
-    """Passes each message to its client as bytes and the answer back, and records sizes and times.
+    """Passes messages to clients and their answers back as bytes, and records sizes and times.
 
-    Absent clients answer the first two stages alone: they have distributed shares of their keys, and the others must
+    Absent clients answer only the first two stages: they have distributed shares of their keys, and the others must
     compensate for them.
     """
 
@@ -95,16 +95,16 @@ class DirectGrid(Grid):
         return list(self.places)
 
     def set_run(self, run):
-        """Refuse: nothing here calls it."""
+        """Raise an error, because the workflow doesn't call this method."""
         raise NotImplementedError
 
     create_message = push_messages = pull_messages = set_run
 
 
 def a_round(vectors, shares, threshold, gone):
-    """Return the mean, seconds at the server and at all clients, and bytes of each stage, down and up.
+    """Return the mean, seconds of the server and of all clients, and the bytes of each stage, down and up.
 
-    None if Flower gives the round up, as too few clients are left of some client's neighbours.
+    None if Flower aborts the round because too few of a client's neighbours are left.
     """
     grid = DirectGrid(vectors, gone)
     context = LegacyContext(
@@ -115,7 +115,7 @@ def a_round(vectors, shares, threshold, gone):
     for node in grid.places:
         context.client_manager.register(GridClientProxy(node, grid, 1))
     context.state[MAIN_CONFIGS_RECORD] = ConfigRecord({Key.CURRENT_ROUND: 1, Key.START_TIME: 0.0})
-    context.state[MAIN_PARAMS_RECORD] = ArrayRecord([np.zeros(1)])  # no model, which is not what is measured
+    context.state[MAIN_PARAMS_RECORD] = ArrayRecord([np.zeros(1)])  # no model, since its transfer is not measured
     workflow = SecAggPlusWorkflow(shares, threshold, max_weight=1, timeout=0.0)
     began = time.process_time()
     workflow(grid, context)
@@ -127,7 +127,7 @@ def a_round(vectors, shares, threshold, gone):
 
 
 def main(told):
-    """Run a round to warm up, and one that counts; write its result to a file."""
+    """Run a round to warm up and a measured one; write the result of the latter to a file."""
     task = json.loads(told)
     vectors = np.load(task["vectors"])
     a_round(vectors[:5], 3, 2, 0)

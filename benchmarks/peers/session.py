@@ -1,4 +1,4 @@
-"""A program and all the processes that it starts, seen from outside: their memory, and their end."""
+"""Memory and termination of a program with all the processes that it starts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 class PeakMemory:
-    """Follows the memory of a session's processes, in MiB, while its block runs; what several share counts once."""
+    """Records the peak memory of a session's processes, in MiB, during its block; shared memory counts once."""
 
     def __init__(self, session: int, every: float = 0.2) -> None:
         self._session, self._every = session, every

@@ -1,9 +1,9 @@
-"""The work that all frameworks do: three models, synthetic clients, a step of gradient descent each, the mean of them.
+"""The work that all frameworks do: three models, synthetic clients that each take a step, and the mean over them.
 
 A client update is the gradient of the client's mean loss over all its examples at the round's model, times a rate; the
-server averages the clients' models, which have equal numbers of examples. No framework compresses, clips or evaluates
-anything, except that private training (`benchmarks.peers.private`) clips and adds noise. It imports NumPy alone, since
-every framework's environment reads this file.
+server averages the clients' models, since all have the same number of examples. No framework compresses, clips or
+evaluates anything, except that private training (`benchmarks.peers.private`) clips and adds noise. This module imports
+only NumPy, since every framework's environment reads it.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ ModelName = Literal["ranking", "logistic", "network"]
 
 @dataclass(frozen=True)
 class Task:
-    """One measurement.
+    """A measurement to make.
 
     Attributes:
-        model: what is trained.
+        model: the model that is trained.
         clients: number of clients that train in each round.
-        rounds: how many.
+        rounds: number of rounds.
         data: the folder of the clients' data.
         steps: number of a client's steps in a round, each on all its examples.
-        way: how rounds are computed, if a framework has several ways: a ``round`` a call, ``scan`` of many rounds in a
-            call, ``chunk``, which adds up some clients at a time, and here also ``compiled``.
-        one_core: whether time is CPU time on one core, to which the framework is confined, instead of wall time.
-        clip: the Euclidean norm that a client's movement is shortened to, if training is private; else 0.
-        noise_multiplier: of private training, the standard deviation of the noise on the sum over ``clip``.
-        seed: of that noise.
+        way: the way of computing rounds, if a framework has several: one ``round`` per call, a ``scan`` of many rounds
+            per call, ``chunk``, which adds up some clients at a time, and for fedping also ``compiled``.
+        one_core: whether the framework is confined to one core and CPU time is measured, instead of wall time.
+        clip: maximum Euclidean norm of a client's movement in private training; else 0.
+        noise_multiplier: in private training, the standard deviation of the noise on the sum, divided by ``clip``.
+        seed: seed of the noise.
     """
 
     model: ModelName
@@ -66,19 +66,19 @@ class Task:
         return Path(self.data) / "weights.npy"
 
     def kept_of_round(self, number: int) -> Path:
-        """Return the file that a worker leaves the weights in that a round made, where all rounds are compared."""
+        """Return the file for the weights after a round, if the weights of all rounds are compared."""
         return Path(self.data) / f"weights-{number}.npy"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The results.
+    """The results of a measurement.
 
     Attributes:
-        seconds: of each round but the first, which warms up.
-        peak_mib: resident memory at its highest, of all processes of the framework together where it has several.
-        digest: of the final weights rounded to 4 digits, to see that the same work was done.
-        norm: their Euclidean norm.
+        seconds: seconds of each round but the first, which warms up.
+        peak_mib: peak resident memory of all processes of the framework together.
+        digest: digest of the final weights, rounded to 4 digits, to check that the same work was done.
+        norm: Euclidean norm of the final weights.
     """
 
     seconds: list[float]
@@ -88,7 +88,7 @@ class Measured:
 
 
 def make_data(folder: Path, model: ModelName, clients: int, seed: int = 1) -> None:
-    """Write the clients' data as arrays that can be mapped into memory: x, and y or nothing."""
+    """Write the clients' data, x and y, as arrays that can be mapped into memory."""
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)
     d = FEATURES[model]
@@ -128,7 +128,7 @@ def start_weights(model: ModelName) -> list[FloatArray]:
 def one_client_step(
     model: ModelName, weights: list[FloatArray], x: FloatArray, y: NDArray[np.int64]
 ) -> list[FloatArray]:
-    """Return one client's weights after its step, with NumPy: the code of a user without any other library."""
+    """Return a client's weights after its step, with NumPy: the code of a user without another library."""
     gradients = gradients_of(model)(weights, x, y)
     return [w - RATE * g for w, g in zip(weights, gradients, strict=True)]
 
@@ -167,12 +167,12 @@ def _network(weights: list[FloatArray], x: FloatArray, y: NDArray[np.int64]) -> 
 
 
 def keep_weights(task: Task, weights: list[Any]) -> None:
-    """Leave the final weights where the benchmark finds them."""
+    """Write the final weights to the file that the benchmark reads."""
     np.save(task.kept, _flat(weights))
 
 
 def keep_weights_of_round(task: Task, number: int, weights: list[Any]) -> None:
-    """Leave the weights that a round made where the benchmark finds them."""
+    """Write the weights after a round to the file that the benchmark reads."""
     np.save(task.kept_of_round(number), _flat(weights))
 
 
@@ -193,7 +193,7 @@ def task_from_arguments() -> Task:
 
 
 def clock_of(task: Task) -> Callable[[], float]:
-    """Return the clock of a task; where it counts the time of one core, this process stays on that core from now on."""
+    """Return the clock of a task; if the task measures one core, confine this process to that core."""
     if not task.one_core:
         return time.perf_counter
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -201,5 +201,5 @@ def clock_of(task: Task) -> Callable[[], float]:
 
 
 def report(measured: Measured) -> None:
-    """Print what a worker measured, as the last line of its output."""
+    """Print a worker's measurements as the last line of its output."""
     print("MEASURED " + json.dumps(asdict(measured)), flush=True)

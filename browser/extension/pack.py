@@ -1,9 +1,9 @@
-"""Put the extension's files and the module's into one folder that either browser can load, and into zips next to it.
+"""Packs the extension's and the module's files into a folder that both browsers can load, and into zips.
 
     python browser/extension/pack.py [OUT]
 
-OUT is ``build/extension`` by default. Next to it: a zip of the folder, and one for each browser's store, whose manifest
-omits the other browser's keys. The same files give the same bytes.
+OUT is ``build/extension`` by default. Next to it are written a zip of the folder, and a zip for each browser's store,
+whose manifest omits the other browser's keys. The same files give the same bytes.
 """
 
 import json
@@ -16,7 +16,7 @@ EXTENSION = Path(__file__).resolve().parent
 MODULE = EXTENSION.parent
 MODULE_PARTS = ("fedping.js", "client.js", "personal.js", "private.js", "delivery", "disclosure", "models", "study")
 STAND_INS = ("fedping.js", "disclosure/groups.js")
-"""Files of the extension that lead to the module's, which replace them in the packed folder."""
+"""Files of the extension that import the module's files, which replace them in the packed folder."""
 EXTENSION_KINDS = {".js", ".json", ".html", ".css", ".svg", ".png"}
 OF_THE_OTHER = {
     "firefox": [("key",), ("minimum_chrome_version",), ("background", "service_worker")],
@@ -28,7 +28,8 @@ _EARLIEST = (1980, 1, 1, 0, 0, 0)
 def packed_files() -> dict[str, Path]:
     """Return the source of each file of the packed folder.
 
-    In the checkout, the extension's ``STAND_INS`` lead to the module above it. The module replaces them when packed.
+    In the checkout, the extension's ``STAND_INS`` import the module above it. In the packed folder, the module replaces
+    them.
     """
     files = {path.relative_to(EXTENSION).as_posix(): path for path in EXTENSION.rglob("*") if _belongs(path)}
     for part in MODULE_PARTS:
@@ -46,7 +47,7 @@ def _belongs(path: Path) -> bool:
 
 
 def manifest_for(browser: str, manifest: bytes) -> bytes:
-    """Return the manifest without the other browser's keys and without ``key``, which stores assign themselves."""
+    """Return the manifest without the other browser's keys, and without ``key``, which stores assign themselves."""
     given = json.loads(manifest)
     for *outer, name in OF_THE_OTHER[browser]:
         holder = given
@@ -57,7 +58,7 @@ def manifest_for(browser: str, manifest: bytes) -> bytes:
 
 
 def pack(out: Path) -> list[Path]:
-    """Replace the folder and the zips next to it; return the paths of the zips."""
+    """Write the folder and the zips next to it, replacing previous ones; return the paths of the zips."""
     files = {name: source.read_bytes() for name, source in packed_files().items()}
     shutil.rmtree(out, ignore_errors=True)
     for name, data in files.items():

@@ -1,10 +1,10 @@
-"""Pack the module as an npm package, with TypeScript's declarations made from its JSDoc.
+"""Packs the module as an npm package, with TypeScript declarations made from its JSDoc.
 
     python browser/npm/pack.py [OUT]
 
-leaves ``fedping-<version>.tgz`` in OUT, ``build`` unless given; needs node, npm, and once the network, for TypeScript.
-What belongs into the package is what ``files`` of ``browser/package.json`` names. The declarations lie beside their
-modules in the package alone, so that the module itself needs no build step.
+This writes ``fedping-<version>.tgz`` into OUT (default ``build``). It needs node, npm, and at the first run the
+network, for TypeScript. The package has the files that ``files`` of ``browser/package.json`` lists. Only the package
+has declarations next to the modules, so that the module itself needs no build step.
 """
 
 import json
@@ -19,7 +19,7 @@ TYPESCRIPT = "typescript@5.9.3"
 BUNDLER = "esbuild@0.28.2"
 MINIFIER = "terser@5.44.0"
 ENTRIES = ("predictor", "ranker")
-"""The entry points that the package has in one file each, too, for pages without a bundler."""
+"""The entry points that the package also has as single files, for pages without a bundler."""
 
 MODULE = Path(__file__).resolve().parents[1]
 DECLARATIONS = (
@@ -29,7 +29,7 @@ DECLARATIONS = (
 
 
 def run(command: list[str], cwd: Path) -> str:
-    """Return what a command prints; ends the program with what it complains about if it fails."""
+    """Return a command's output; if the command fails, end the program with its error output."""
     program = shutil.which(command[0])
     if program is None:
         sys.exit(
@@ -43,7 +43,7 @@ def run(command: list[str], cwd: Path) -> str:
 
 
 def stage(folder: Path) -> None:
-    """Put what is packed into a folder: the module, its types, what describes it."""
+    """Put the package's files into a folder: the module, its types, its bundles and its documentation."""
     for name in json.loads((MODULE / "package.json").read_text())["files"]:
         for path in MODULE.glob(name):
             (shutil.copytree if path.is_dir() else shutil.copy)(path, folder / path.relative_to(MODULE))
@@ -56,7 +56,7 @@ def stage(folder: Path) -> None:
 
 
 def bundle(entry: Path, out: Path) -> None:
-    """Write an entry point with all that it imports as one ES module, minified."""
+    """Write an entry point with all its imports as one minified ES module."""
     options = ("--bundle", "--minify", "--format=esm", "--target=es2022", "--log-level=error", f"--outfile={out}")
     run(["npx", "--yes", "--package", BUNDLER, "--", "esbuild", str(entry), *options], entry.parent)
     smaller = (
@@ -73,7 +73,7 @@ def bundle(entry: Path, out: Path) -> None:
 
 
 def pack(out: Path) -> Path:
-    """Write the package again; return its path."""
+    """Write the package, replacing a previous one; return its path."""
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         stage(Path(folder))

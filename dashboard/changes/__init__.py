@@ -1,1 +1,1 @@
-"""Who changed what: the list of the changes that people made by the dashboard, and its page."""
+"""The list of changes that people made with the dashboard, and the page that shows it."""

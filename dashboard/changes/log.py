@@ -1,11 +1,11 @@
-r"""The list of the changes that people made by the dashboard: who, when, what, before and after.
+r"""The list of changes that people made with the dashboard: who, when, what, before and after.
 
     <n>.jsonl     lines of JSON, the oldest file first; the newest grows
 
-A change has two lines: one before it is made, so that a change that can't be written down isn't made, and one after it,
-with the outcome. If a process is killed in between, the outcome stays unknown, and the list says so. A line is on disk
-before the request continues. A half line, as a kill leaves it, is skipped. Files and their number are bounded, and the
-oldest is removed.
+A change has two lines. The first is written before the change, so that a change that can't be recorded isn't made; the
+second has the outcome. If the process is killed in between, the outcome stays "unknown". A line is on disk before the
+request continues. An incomplete line, left by a killed process, is skipped. The number of files and their size are
+bounded; the oldest file is removed.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ FILE_BYTES = 4 << 20
 """Size at which the next file starts, in bytes."""
 
 MOST_FILES = 64
-"""Files that are kept: 256 MiB, or some 400,000 changes."""
+"""Maximum number of files: 256 MiB, or about 400,000 changes."""
 
 MOST_TEXT = 2400
-"""Maximum characters of the state before or after a change; a note of 1,000 and the place of its pin fit."""
+"""Maximum characters of the state before or after a change: enough for a note of 1,000 and its position."""
 
 SHORT = 200
-"""Characters of a name or an address."""
+"""Maximum characters of a name or an address."""
 
 
 _BEGUN = re.compile(rb'\{("requested":\{)?"id":"([^"]{1,200})"')
-"""The beginning of a line: whether it is a request, and the change's id."""
+"""Pattern for the beginning of a line: group 1 marks the line of a request, group 2 is the change's id."""
 
 
 class NotRecorded(FedpingError):
@@ -52,20 +52,20 @@ class NotRecorded(FedpingError):
 
 
 class Change(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A change that a person requested by the dashboard.
+    """A change that a person requested with the dashboard.
 
     Attributes:
-        id: its mark; later changes have larger ones.
+        id: unique id; ids of later changes sort after those of earlier ones.
         at: when it was requested, ISO 8601 in UTC.
         by: the person's name.
-        role: what the person was at that time.
-        action: the change, such as "live.rollback".
-        what: the same in words.
-        about: what it concerned: a study and line, or a run.
+        role: the person's role at that time.
+        action: name of the action, such as "live.rollback".
+        what: the action in words.
+        about: the study and line, or the run, that was changed.
         before: the state before the change.
-        after: the state since the change.
-        outcome: whether it was done; unknown if the dashboard was killed meanwhile.
-        reason: why it was refused.
+        after: the state after the change.
+        outcome: "done", "refused", or "unknown" after an internal error or if the dashboard was killed meanwhile.
+        reason: the message of a refusal or an error; empty without one.
     """
 
     id: str
@@ -94,16 +94,16 @@ class _Line(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ChangeLog:
-    """The list in a folder; any number of processes may write it."""
+    """The list of changes in a folder; several processes may write to it at the same time."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def begin(self, change: Change) -> None:
-        """Write down that a change is about to be made.
+        """Record that a change is about to be made.
 
         Raises:
-            NotRecorded: it can't be written, so that the change must not be made.
+            NotRecorded: the list can't be written, so the change must not be made.
         """
         try:
             self._append(_Line(requested=_shortened(change)))
@@ -115,10 +115,10 @@ class ChangeLog:
             ) from error
 
     def end(self, change: Change) -> None:
-        """Write down the outcome of a change.
+        """Record the outcome of a change.
 
         Raises:
-            OSError: it can't be written; the list then says that the outcome is unknown.
+            OSError: the list can't be written, so that it shows an unknown outcome.
         """
         short = _shortened(change)
         self._append(
@@ -133,14 +133,14 @@ class ChangeLog:
         )
 
     def newest_first(self, about: str = "") -> Iterator[Change]:
-        """Yield the changes, from the newest back.
+        """Yield the changes, newest first.
 
         Args:
-            about: a study; only changes about it, found without decoding the others. Empty for all.
+            about: yield only changes about this study, without decoding the others; empty for all changes.
         """
         wanted = about.encode()
         ended: dict[bytes, bytes] = {}
-        passed = b""  # the next newer file, if it was passed over: the change that was under way then may end there
+        passed = b""  # the next newer file, if it was skipped: a pending change may have its outcome there
         for file in reversed(self._files()):
             try:
                 data = file.read_bytes()
@@ -178,7 +178,7 @@ class ChangeLog:
             handle = os.open(newest, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             try:
                 size = os.fstat(handle).st_size
-                if size and os.pread(handle, 1, size - 1) != b"\n":  # a kill left half a line
+                if size and os.pread(handle, 1, size - 1) != b"\n":  # a killed process left an incomplete line
                     data = b"\n" + data
                 _write_all(handle, data, size)
             finally:
@@ -201,7 +201,7 @@ class ChangeLog:
 
 
 def _write_all(handle: int, data: bytes, size: int) -> None:
-    """Append to a file and sync it; a disk that becomes full leaves the file as it was."""
+    """Append to a file and sync it; on an error such as a full disk, restore the file's previous ``size``."""
     try:
         left = memoryview(data)
         while left:
@@ -213,13 +213,13 @@ def _write_all(handle: int, data: bytes, size: int) -> None:
 
 
 def _end_in(data: bytes, id: bytes) -> bytes:
-    """Return the line of a file that has a change's outcome; empty if none has."""
+    """Return the line with a change's outcome from a file's contents; empty if there is none."""
     at = data.find(b'{"id":"' + id + b'"')
     return data[at:].partition(b"\n")[0] if at >= 0 else b""
 
 
 def _read(line: bytes) -> _Line | None:
-    """Return a line; None if it is damaged or empty."""
+    """Return a decoded line; None if it is damaged or empty."""
     try:
         return msgspec.json.decode(line, type=_Line)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -244,7 +244,7 @@ def _number(file: Path) -> int:
 
 
 def new_change(*, by: str, role: str, action: str, what: str, about: str = "") -> Change:
-    """Return a change that is requested now."""
+    """Return a new change, with the present time and a unique id."""
     millisecond, rest = divmod(time.time_ns(), 1_000_000)
     at = time_at(millisecond)
     id = f"{at}-{rest:06d}{secrets.token_hex(3)}"
@@ -264,6 +264,6 @@ def _shortened(change: Change) -> Change:
 
 
 def _cut(text: str, most: int) -> str:
-    """Return a text in at most so many characters, which JSON can have: surrogates of broken names can't."""
+    """Return a text of at most ``most`` characters, with surrogates replaced, because JSON can't have them."""
     text = text.encode(errors="replace").decode()
     return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -1,4 +1,4 @@
-"""Writing down the change of the present request: before a view makes it, and with its outcome."""
+"""Records the change of the current request: before the view makes it, and its outcome afterwards."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _REFUSED, _FAILED = 400, 500
 
 
 def begin(log: ChangeLog, visitor: Visitor, endpoint: str) -> None:
-    """Write down that the present request is about to change something.
+    """Record that the current request is about to make a change.
 
     Raises:
-        FedpingError: it can't be written, so that nothing may be changed.
+        FedpingError: the list can't be written, so the change must not be made.
     """
     about = " ".join([request.script_root, *map(str, (request.view_args or {}).values())]).strip()
     change = new_change(
@@ -41,7 +41,7 @@ def refused(sentence: str) -> None:
 
 
 def end(log: ChangeLog, response: Response) -> Response:
-    """Write down the outcome of the present request; if that fails, the terminal says so, and the list "unknown"."""
+    """Record the outcome of the current request; if that fails, log a warning and leave the outcome "unknown"."""
     change: Change | None = g.pop("change", None)
     if change is None:
         return response

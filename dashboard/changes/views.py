@@ -1,4 +1,4 @@
-"""The page of changes: those made by the dashboard, and the entries of the studies' histories, newest first."""
+"""The page of changes: those made with the dashboard, and the entries of the studies' histories, newest first."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from fedping.protocol.spec import Name
 
 ON_A_PAGE = 100
 MOST_ROWS = 10_000
-"""Rows of a file."""
+"""Maximum number of rows in a downloaded file."""
 
 COLUMNS = ("at", "by", "role", "action", "what", "about", "before", "after", "outcome", "reason")
 
 
 def blueprint(services: Services) -> Blueprint:
-    """Return the page."""
+    """Return the views of the page of changes."""
     views = Blueprint("changes", __name__, url_prefix="/changes", template_folder="templates")
     settings = services.settings
 
@@ -62,7 +62,7 @@ def blueprint(services: Services) -> Blueprint:
 
 
 def _check_known(store: Place, study: str) -> None:
-    """Raise :class:`NotThere` for a name that no study of the store has, unless the store can't be read."""
+    """Raise :class:`NotThere` if the store has no such study; do nothing if the store can't be read."""
     try:
         names = open_store(store).studies.names()
     except FedpingError:
@@ -74,13 +74,13 @@ def _check_known(store: Place, study: str) -> None:
 def changes_in(
     log: ChangeLog, store: Place, *, study: str = "", before: str = "", most: int
 ) -> tuple[list[Change], list[str]]:
-    """Return the newest changes first, and what of the studies' histories can't be read.
+    """Return changes, newest first, and an error message for each study history that can't be read.
 
     Args:
         log: the changes made by the dashboard.
         store: the store whose studies' histories are added; it may not exist.
         study: only changes about this study; empty for all.
-        before: only changes that follow the one of this id, or its place in the order; empty for all.
+        before: only changes older than the one with this id, which need not exist; empty for all.
         most: maximum number of changes.
     """
     entries, troubles = _histories(store, study)
@@ -91,7 +91,7 @@ def changes_in(
 
 
 def _following(changes: Iterator[Change], id: str) -> Iterator[Change]:
-    """Yield the changes behind the one of this id, or behind where it would be: an unknown id does not read all."""
+    """Yield the changes that are older than the one with this id, which need not exist."""
     for each in changes:
         if each.id < id:
             yield each
@@ -101,7 +101,10 @@ def _following(changes: Iterator[Change], id: str) -> Iterator[Change]:
 
 
 def _histories(store: Place, study: str) -> tuple[list[Change], list[str]]:
-    """Return the entries of the studies' histories, newest first, and what can't be read; without a store, nothing."""
+    """Return the entries of the studies' histories, newest first, and an error message for each unreadable history.
+
+    Both lists are empty if no store exists.
+    """
     found: list[Change] = []
     troubles = []
     try:
@@ -148,12 +151,12 @@ def _of_history(study: str, entry: Entry) -> Change:
 
 
 def as_row(change: Change) -> dict[str, str]:
-    """Return a change by column."""
+    """Return a change as a row: its values by column."""
     return {name: getattr(change, name) for name in COLUMNS}
 
 
 def as_csv(rows: list[dict[str, str]]) -> str:
-    """Return rows as CSV (RFC 4180); a text that a spreadsheet would evaluate gets an apostrophe."""
+    """Return rows as CSV (RFC 4180); texts that a spreadsheet would evaluate get a leading apostrophe."""
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=COLUMNS)
     writer.writeheader()
@@ -162,5 +165,5 @@ def as_csv(rows: list[dict[str, str]]) -> str:
 
 
 def harmless(value: Any) -> Any:
-    """Return a value that no spreadsheet takes for a formula."""
+    """Return a value, with a leading apostrophe if a spreadsheet would take it for a formula."""
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value

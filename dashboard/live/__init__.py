@@ -1,1 +1,1 @@
-"""The Live page: the progress of a study's line, iteration by iteration, and rolling it back."""
+"""The Live page: the progress of a study's line, iteration by iteration, and its rollback."""

@@ -1,4 +1,4 @@
-"""Decisions about a held version or a rollback, from the page: shows the version to be published, then publishes it."""
+"""Decisions about held versions and rollbacks: a plan shows the version to be published, a decision publishes it."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ Choice: TypeAlias = Literal["release", "discard"]
 
 
 class Decision(Struct, frozen=True, forbid_unknown_fields=True):
-    """The outcome of a held version, and that version as the plan showed it."""
+    """The choice for a held version, and the identity of the held version that the plan showed."""
 
     choice: Choice
     seen: str
 
 
 class RollbackRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """The version to repeat, and the newest version as the plan showed it."""
+    """The version to roll back to, and the identity of the newest version that the plan showed."""
 
     to: int
     seen: str
 
 
 def plan_for_held(store: ModelStore, study: str, line: str, choice: Choice) -> dict[str, Any]:
-    """Return the version that would be published, and ``seen``, the held version that it is about.
+    """Return a description of the version that the choice would publish; ``seen`` identifies the held version.
 
     Raises:
         InvalidSettings: the line has no held version.
@@ -44,7 +44,7 @@ def plan_for_held(store: ModelStore, study: str, line: str, choice: Choice) -> d
         new = held
     else:
         title = f"Discard version {held.iteration}"
-        number = held.iteration + bool(held.staged)  # some have a staged one, so that no other gets its number
+        number = held.iteration + bool(held.staged)  # no version reuses a staged version's number
         sentence = (
             f"Version {number} will be published with the weights and the optimizer's state of version "
             f"{head.iteration}. The pings of the held version are discarded; the version stays in the store for "
@@ -62,7 +62,7 @@ def plan_for_held(store: ModelStore, study: str, line: str, choice: Choice) -> d
 
 
 def decide(store: ModelStore, study: str, line: str, decision: Decision, *, created: str, code_version: str) -> Version:
-    """Do what :func:`plan_for_held` showed, if the same version is still held; return the published version.
+    """Carry out a plan of :func:`plan_for_held` if the same version is still held; return the published version.
 
     Raises:
         InvalidSettings: the line has no held version.
@@ -90,11 +90,11 @@ def _held(store: ModelStore, study: str, line: str) -> Version:
 
 
 def plan(store: ModelStore, study: str, line: str, to: int) -> dict[str, Any]:
-    """Return the version that a rollback to ``to`` would publish, and ``seen``, the newest version that it assumes.
+    """Return a description of the rollback to version ``to``; ``seen`` identifies the newest version at that time.
 
     Raises:
         StoreError: there is no such version.
-        InvalidSettings: it is the newest.
+        InvalidSettings: this version is the newest.
     """
     head = store.head(study, line)
     _refuse_the_newest(study, line, head, to)
@@ -120,14 +120,13 @@ def plan(store: ModelStore, study: str, line: str, to: int) -> dict[str, Any]:
 def roll_back(
     store: ModelStore, study: str, line: str, wanted: RollbackRequest, *, created: str, code_version: str
 ) -> Version:
-    """Publish what :func:`plan` showed, if the newest version is still the one that it showed.
+    """Carry out a plan of :func:`plan`, unless another version was published since.
 
-    It builds on exactly the version of the plan, while `fedping.model_store.decisions.rollback` would follow a version
-    that a round has published since.
+    `fedping.model_store.decisions.rollback`, in contrast, also follows a version that a round has published since.
 
     Raises:
         StoreError: there is no such version.
-        InvalidSettings: it is the newest.
+        InvalidSettings: this version is the newest.
         VersionConflict: another version was published since; nothing was published now.
         FedpingError: nothing can be published in this store.
     """

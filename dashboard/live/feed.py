@@ -1,4 +1,4 @@
-"""The feeds of the Live pages: rows of new versions and present state of a line, and an overview of all studies."""
+"""The feeds of the Live pages: a line's new versions and present state, and an overview of all studies."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from fedping.server_jobs.participants import Evaluation, ParticipantList, evalua
 T = TypeVar("T")
 
 EVERY = 1.0
-"""The least number of seconds between two looks."""
+"""Minimum seconds between two calls of a cached function."""
 
 SHARE = 20
-"""The wait for the next look, as a multiple of the last one's duration: looks take at most a twentieth of the time."""
+"""Wait before the next call, as a multiple of the last call's duration: calls take at most 1/20 of the time."""
 
 
 class Paced(Generic[T]):
-    """The last result of ``look``, which is called again once the result is old enough."""
+    """Cache of the result of ``look``, refreshed less often if ``look`` takes long."""
 
     def __init__(self, look: Callable[[], T], clock: Callable[[], float] = time.monotonic) -> None:
         self._look, self._clock = look, clock
@@ -52,7 +52,7 @@ class Paced(Generic[T]):
         self._next = 0.0
 
     def __call__(self) -> T:
-        """Return the value."""
+        """Return the cached result, refreshed if it is due."""
         with self._lock:
             before = self._clock()
             if not self._found or before >= self._next:
@@ -63,11 +63,11 @@ class Paced(Generic[T]):
 
 
 class Now(Struct, frozen=True, kw_only=True):
-    """The data that can change without a new version.
+    """The data about a line that can change without a new version.
 
-    ``hint`` says what to do next, if anything; ``held`` is a version that waits for a decision.
-    ``privacy`` is there for a private line. In a ``discreet`` store, which has a private study, ``ingest`` and
-    ``landed`` do not give the number of pings, which changes with every client that sends one.
+    ``hint`` is the next step, if any; ``held`` is a version that waits for a decision; ``privacy`` is None unless the
+    line is private. The number of pings changes with every client that sends one. So ``landed`` omits it for a private
+    line, and ``ingest`` omits it in a ``discreet`` store, which has a private study.
     """
 
     newest: int
@@ -82,7 +82,7 @@ class Now(Struct, frozen=True, kw_only=True):
 
 
 def now_of(newest: int, facts: CheckInput) -> Now:
-    """Return the present state of a line with this newest version, as long as nothing newer has been seen."""
+    """Return the present state of a line; ``newest`` is used only if ``facts`` don't state the newest version."""
     landed = facts.line.landed or Landed(version=newest, pings=0, files=0, newest_ms=None)
     health = check_line(facts)
     return Now(
@@ -101,7 +101,7 @@ def now_of(newest: int, facts: CheckInput) -> Now:
 
 
 def _discreet(ingest: Ingest, facts: CheckInput) -> Ingest:
-    """Return the part of ingest that may be shown: nothing that a ping of a private study would change."""
+    """Return the part of ingest's state that may be shown: nothing that a ping of a private study would change."""
     own = facts.ingest.studies.get(facts.study) if facts.line.privacy is None else None
     return Ingest(
         state=ingest.state,
@@ -113,7 +113,7 @@ def _discreet(ingest: Ingest, facts: CheckInput) -> Ingest:
 
 
 def _own(facts: CheckInput) -> tuple[Uploads, ...]:
-    """Return the updates of the line, by encoding."""
+    """Return the uploads of the line, by encoding."""
     own = facts.study, facts.line.name
     return tuple(one for one in facts.ingest.uploads if (one.study, one.line) == own)
 
@@ -144,7 +144,7 @@ def _lands(period: float | None) -> str:
 
 
 def places(settings: DashboardSettings) -> IngestSettings:
-    """Return the locations of store, landing folder and journal, the only settings known here."""
+    """Return ingest settings with the locations of store, landing folder and journal; the others are unknown here."""
     return IngestSettings(store=settings.store, landing=settings.landing, journal=settings.journal)
 
 
@@ -154,7 +154,7 @@ def rejection_logs(settings: DashboardSettings) -> Path:
 
 
 class LineSummary(Struct, frozen=True, kw_only=True):
-    """A line and its newest version; for a line without versions, nothing is known."""
+    """A line and its newest version; all fields but the name are None for a line without versions."""
 
     name: str
     newest: int | None = None
@@ -163,7 +163,7 @@ class LineSummary(Struct, frozen=True, kw_only=True):
 
 
 class StudySummary(Struct, frozen=True, kw_only=True):
-    """A study; an unreadable one has no lines, and a judgement that says why."""
+    """A study with its lines and health; an unreadable study has no lines, and its health states the reason."""
 
     name: str
     declared: Declared
@@ -207,24 +207,24 @@ def _summary(store: ModelStore, study: str, line: str) -> LineSummary:
 
 
 class Outage:
-    """Since when something can't be read; safe for threads."""
+    """The time since which something can't be read; thread-safe."""
 
     def __init__(self, clock: Callable[[], str] = utc_now) -> None:
         self._clock = clock
         self._since: str | None = None
 
     def begun(self) -> str:
-        """Return the time of the first failed reading since the last success, ISO 8601 in UTC; else the present."""
+        """Return when the outage began, ISO 8601 in UTC; without an outage, one begins now."""
         since = self._since = self._since or self._clock()
         return since
 
     def over(self) -> None:
-        """Note that reading has succeeded."""
+        """End the outage after a successful reading."""
         self._since = None
 
 
 def outage(error: FedpingError | OSError, since: Outage, position: str | None) -> Change | None:
-    """Return the message to pages about an unreadable store, once: the problem and its start."""
+    """Return a change that reports an unreadable store and since when; None if the page has it already."""
     sentence = sentence_of(error)
     begun, told = since.begun(), f"!{_short(sentence)}"
     return None if position == told else Change(told, {"trouble": sentence, "since": begun})
@@ -232,7 +232,7 @@ def outage(error: FedpingError | OSError, since: Outage, position: str | None) -
 
 @dataclass(frozen=True)
 class StudiesFeed:
-    """Changes on the page of all studies; see :class:`fedping.dashboard.feeds.Feed`."""
+    """The feed of the page of all studies; see :class:`fedping.dashboard.feeds.Feed`."""
 
     studies: Callable[[], list[StudySummary]] = field(repr=False)
     _outage: Outage = field(default_factory=Outage, compare=False, repr=False)
@@ -248,7 +248,7 @@ class StudiesFeed:
 
 
 SAMPLED = ".s"
-"""The end of a position whose versions were chosen by their numbers alone."""
+"""Suffix of a position if the page's versions were selected by their numbers alone."""
 
 EVALUATIONS = 20
 """Maximum evaluations on held-out rows that a page shows, of the newest versions."""
@@ -265,14 +265,14 @@ class KeptLine:
 
 
 class TakingPart(Struct, frozen=True, kw_only=True):
-    """A line's participants, None where nothing can be listed, and its newest versions' results on held-out rows."""
+    """A line's participants, None if they can't be listed, and its newest evaluations on held-out rows."""
 
     roll: ParticipantList | None = None
     evaluations: tuple[Evaluation, ...] = ()
 
 
 class Lines:
-    """The lines that pages show, each read once for all of them."""
+    """Cache of the lines that pages show, each read once for all pages."""
 
     def __init__(self, settings: DashboardSettings) -> None:
         self.settings = settings
@@ -303,18 +303,18 @@ class Lines:
 
 @dataclass(frozen=True)
 class LineFeed:
-    """A line of a study; see :class:`fedping.dashboard.feeds.Feed`.
+    """The feed of a study's line; see :class:`fedping.dashboard.feeds.Feed`.
 
-    A position is ``<version>.<its mark>.<what is shown>.<the present state>``: the page has the rows up to that
-    version, which is valid as long as the version and the choice of weights are the same.
+    A position is ``<version>.<its mark>.<shown weights>.<present state>``: the page has the rows up to this version. It
+    is valid as long as the version and the selection of weights stay the same.
     """
 
     study: str
     line: str
-    lines: Lines = field(repr=False)  # compared too: the studies of two runs may have the same names
+    lines: Lines = field(repr=False)  # also compared, because studies of two runs may have the same name
 
     def since(self, position: str | None) -> Change | None:
-        """Return new rows and, if it changed, the present state; everything if the position does not fit.
+        """Return new rows and, if it changed, the present state; everything if the position is not valid.
 
         An unreadable store is reported too, once, because a page stays open while its operator repairs it.
         """
@@ -347,7 +347,7 @@ class LineFeed:
 
 
 def described(known: KnownLine) -> dict[str, Any]:
-    """Return the common data of all versions of a line."""
+    """Return the data that all versions of a line have in common."""
     study, line = known.study, known.line
     return {
         "study": study.name,
@@ -371,13 +371,13 @@ def described(known: KnownLine) -> dict[str, Any]:
 
 
 def with_unreadable(facts: CheckInput, found: Mapping[int, str]) -> CheckInput:
-    """Return the facts with the unreadable older versions, which a page that shows all versions has found."""
+    """Return the facts plus the unreadable older versions that were found for a page of all versions."""
     told = dict.fromkeys([*facts.line.troubles, *found.values()])
     return replace(facts, line=replace(facts.line, troubles=tuple(told)))
 
 
 def whole_history(lines: Lines, study: str, line: str) -> dict[str, Any]:
-    """Return everything that pages get about a line, however long it takes to read.
+    """Return all data that pages get about a line, without a limit on the reading time.
 
     Raises:
         StoreError: there is no such store or study, or the line cannot be read.
@@ -392,7 +392,7 @@ def whole_history(lines: Lines, study: str, line: str) -> dict[str, Any]:
 
 
 class Part(Struct, frozen=True, kw_only=True):
-    """Some of the versions between two: rows, and the runs that are left out, up to version ``through``."""
+    """Versions selected from a range: their rows and the omitted runs of versions, up to version ``through``."""
 
     rows: tuple[Row, ...]
     left_out: tuple[tuple[int, int], ...]
@@ -400,7 +400,7 @@ class Part(Struct, frozen=True, kw_only=True):
 
 
 def part_of_history(lines: Lines, study: str, line: str, first: int, last: int) -> Part:
-    """Return as many versions between two as a page draws, or the first of them if reading takes long.
+    """Return versions selected from ``first`` to ``last``, as many as a page draws; only the first if reading is slow.
 
     Raises:
         StoreError: there is no such store or study, or the line cannot be read.
@@ -411,19 +411,19 @@ def part_of_history(lines: Lines, study: str, line: str, first: int, last: int) 
 
 
 def _understood(known: KnownLine, position: str | None) -> tuple[int | None, str]:
-    """Return the version up to which a page has the rows (None if it needs all), and the state that it knows."""
+    """Return the last version that the page has rows of (None if it needs all), and the state that it knows."""
     place, _, moment = (position or "").rpartition(".")
     number = place.partition(".")[0]
     if not (number.isascii() and number.isdigit() and len(number) < 10):
         return None, ""
     at = _place(known, int(number))
     if not known.is_thorough and place.startswith(f"{at.removesuffix(SAMPLED)}.t-"):
-        return int(number), moment  # of a server that had read everything, as this one has not yet
+        return int(number), moment  # from a server that had read everything, which this one has not yet
     return (int(number), moment) if at == place else (None, "")
 
 
 def _place(known: KnownLine, through: int) -> str:
-    """Return the part of a position about rows: version, mark, shown weights, and how versions were chosen."""
+    """Return a position's part about rows: version, mark, shown weights, and how versions were selected."""
     shown = _short(f"{known.shown.names} {known.shown.chosen_at}")
     at = f"{through}.{known.mark(through) or 'unread'}.{shown}"
     if not known.is_thorough:

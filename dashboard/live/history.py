@@ -1,7 +1,8 @@
 """The versions of a line as files and as rows, each read once: a version never changes.
 
-Of many versions a page gets some hundreds: evenly spaced ones and the newest, and, once all were read, those with the
-highest and lowest losses and every event. It asks for the others of a part that it enlarges.
+If a line has many versions, a page gets some hundreds: evenly spaced ones and the newest. Once all were read, it also
+gets those with events and with the highest and lowest losses. A page that enlarges a range requests more of its
+versions.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class LineFiles:
 
     def version(self, number: int) -> Version:
         """Return a version; raises :class:`StoreError` if there is none or it cannot be read."""
-        return store_at(self.place).version(self.study, self.line, number)  # not opened, which lists a bucket
+        return store_at(self.place).version(self.study, self.line, number)  # opening it would list a bucket
 
     def sight(self, number: int) -> Stamp | None:
         """Return the file stamp of a version."""
@@ -46,20 +47,20 @@ class LineFiles:
 T = TypeVar("T")
 
 READING_SECONDS = 0.15
-"""How long versions are read before the rows so far are sent: large models take seconds."""
+"""Maximum seconds of reading before the rows so far are sent: all versions of a large model take longer."""
 
 
 MOST_ROWS, LEAST_ROWS = 400, 60
-"""The most rows of a page, about; fewer where rows are large, as those of many arms."""
+"""Approximate maximum number of rows on a page: 400, or fewer (at least 60) if rows are large, as with many arms."""
 
 MOST_VALUES = 60_000
-"""The most values in the rows of a page, about: a megabyte of JSON."""
+"""Approximate maximum of values in the rows of a page: a megabyte of JSON."""
 
 NEWEST = 50
 """The number of newest versions that every page gets."""
 
 MOST_EVENTS = 200
-"""The most events (rollbacks, changes of settings, releases) that are shown, the newest."""
+"""Maximum number of events that are shown, the newest: rollbacks, continuations, changes of settings or of the code."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Page:
 
     Attributes:
         rows: one for each chosen version.
-        through: the version up to which they are complete.
+        through: the version up to which the rows are complete.
         left_out: the first and last number of each run of versions that exist, but were not chosen.
     """
 
@@ -78,15 +79,15 @@ class Page:
 
 
 def step_of(count: int, most: int) -> int:
-    """Return the least power of two s such that every s-th of ``count`` versions makes at most ``most``."""
+    """Return the smallest power of two s for which every s-th of ``count`` versions is at most ``most`` in number."""
     return 1 << max(0, (-(-count // most) - 1).bit_length())
 
 
 class KnownLine:
     """Cache of the versions of a line; valid while the line exists.
 
-    ``numbers`` are its versions, ascending; ``unreadable`` has, among those that were read, the damaged ones with their
-    sentences. Methods are called by one thread at a time (:class:`LineHistory` ensures this).
+    ``numbers`` are the line's versions, ascending; ``unreadable`` maps each damaged version that was read to its error
+    message. Methods are called by one thread at a time (:class:`LineHistory` ensures this).
     """
 
     def __init__(self, files: LineFiles) -> None:
@@ -95,7 +96,7 @@ class KnownLine:
         self.line: Line = self.study.line(files.line)
         self.numbers = store.iterations(files.study, files.line)
         if not self.numbers:
-            store.head(files.study, files.line)  # raises a sentence if there is none
+            store.head(files.study, files.line)  # raises an error if there is none
         self.shown = _selection(files, self.line, self.numbers)
         self.links = ShownLinks(self.line)
         self._training = [arm.name for arm in self.study.arms if arm.line == self.line.name and arm.submits]
@@ -118,8 +119,8 @@ class KnownLine:
     def is_continued(self) -> bool:
         """Take in new versions; return False if everything must be read again.
 
-        That is so if the newest version was removed or replaced, a damaged one was restored, other weights are to be
-        shown, or the study's settings have changed.
+        Reading again is necessary if the newest version was removed or replaced, a damaged one was restored, other
+        weights are to be shown, or the study's settings have changed.
         """
         if self._files.sight(self.newest) != self._head:
             return False
@@ -136,7 +137,7 @@ class KnownLine:
 
     @property
     def is_thorough(self) -> bool:
-        """Whether pages get all that is worth a look: every version, or those that reading all of them has shown."""
+        """Whether pages get every version, or a selection that was made after reading every version."""
         return self._fits or self._noted is not None
 
     @property
@@ -145,14 +146,14 @@ class KnownLine:
         return len(self.numbers) <= self.most + NEWEST
 
     def page(self, after: int, over: Callable[[], bool]) -> Page:
-        """Return the chosen rows after version ``after`` until ``over()``, but at least one if there is any."""
+        """Return the selected rows after version ``after``, read until ``over()`` is true, but at least one if any."""
         first = bisect_right(self.numbers, after)
         step = 1 if self._fits else step_of(len(self.numbers), self.most)
         newest = len(self.numbers) - NEWEST
         return self._page(first, len(self.numbers), lambda i: i % step == 0 or i >= newest, over, after)
 
     def part(self, first: int, last: int, over: Callable[[], bool]) -> Page:
-        """Return the chosen rows from version ``first`` to ``last``, more densely than on the whole."""
+        """Return rows from version ``first`` to ``last``, selected more densely than from the whole line."""
         start, end = bisect_left(self.numbers, first), bisect_right(self.numbers, last)
         step = step_of(end - start, self.most)
         return self._page(start, end, lambda i: i % step == 0 or i in (start, end - 1), over, first - 1)
@@ -183,7 +184,7 @@ class KnownLine:
         return tuple(row for number in self.numbers if (row := self.row(number)) is not None)
 
     def read_on(self, over: Callable[[], bool]) -> None:
-        """Read versions that no page has asked for until ``over()``; once all are read, note those worth a look."""
+        """Read further versions until ``over()``; once all are read, select those with events or extreme losses."""
         if self._fits or (self._noted is not None and len(self.numbers) < self._noted_at + NEWEST):
             return
         for number in self.numbers:
@@ -199,7 +200,7 @@ class KnownLine:
         return self._rows.get(number)
 
     def mark(self, number: int) -> str | None:
-        """Return a mark that distinguishes versions of the same number; None if there is no readable one."""
+        """Return a mark that distinguishes versions of the same number; None if the version can't be read."""
         if number in self.numbers[bisect_right(self.numbers, number - 1) :][:1]:
             self.row(number)
         return self._marks.get(number)
@@ -247,7 +248,7 @@ class LineHistory:
         self._known: KnownLine | None = None
 
     def look(self, then: Callable[[KnownLine], T]) -> T:
-        """Return the result of ``then`` for the line as it is now.
+        """Update the cached line, and return the result of ``then`` for it.
 
         Raises:
             StoreError: there is no such store or study, or the line has no readable first version.
@@ -266,13 +267,13 @@ class LineHistory:
 
 
 def version_mark(version: Version) -> str:
-    """Return eight characters that hardly any other version of this number, or with other ancestors, would have."""
+    """Return an eight-character hash of time, parent and spec, which distinguishes versions with the same number."""
     text = f"{version.created} {version.parent_digest} {version.spec_digest}"
     return f"{zlib.crc32(text.encode()):08x}"
 
 
 def seen_as(version: Version) -> str:
-    """Return the identity of the version on a page, which a decision about it has to name."""
+    """Return a version's identity for a page; a decision about the version must repeat it."""
     return f"{version.iteration}.{version_mark(version)}"
 
 

@@ -1,4 +1,4 @@
-"""The origin of a version in words; see `docs/reference.md` for the outcomes of pings."""
+"""The lineage of a version in words; see `docs/reference.md` for the outcomes of pings."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ class WeightChange(Struct, frozen=True, kw_only=True):
 
 
 def changes_between(study: Study, old: Version, new: Version, most: int = MOST_CHANGES) -> dict[str, Any]:
-    """Return the published weights that differ, their number, and the ``most`` largest differences in first steps."""
+    """Return the number of published weights that differ, and the ``most`` largest changes.
+
+    Changes are compared in units of the weights' first step sizes.
+    """
     spec = study.line(new.line).spec
     steps = dict(zip(spec.names, spec.steps.start.tolist(), strict=True))
     every = [WeightChange(**entry) for entry in difference(old, new, spec.names)]

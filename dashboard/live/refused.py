@@ -70,11 +70,11 @@ WORDS = {
     "not_stored": "the journal could not be written; clients resend these",
     "internal": "a bug in fedping",
 }
-"""Every reason in words."""
+"""Descriptions of the rejection reasons."""
 
 
 class Refusal(Struct, frozen=True, kw_only=True):
-    """One entry; ``left_out`` is the number of others that were not logged within a second."""
+    """An entry of a rejection log; ``left_out`` is the number of rejections that were not logged within a second."""
 
     time: str
     study: str = ""
@@ -86,12 +86,12 @@ class Refusal(Struct, frozen=True, kw_only=True):
 
 
 def newest_refusals(folder: Path, study: str, most: int = NEWEST) -> list[Refusal]:
-    """Return the newest refusals of a study's pings, and of those that named no study, newest first.
+    """Return the newest rejections of pings that name the given study or no study, newest first.
 
     Args:
-        folder: the folder of the logs by ingest's processes; it need not exist.
-        study: its name.
-        most: the most entries to return.
+        folder: the folder of the rejection logs of ingest's processes; it need not exist.
+        study: the study's name.
+        most: maximum number of entries.
     """
     entries = [entry for path in sorted(folder.glob("*.jsonl")) for entry in _tail(path)]
     concerned = [entry for entry in entries if entry.study in ("", study)]
@@ -99,7 +99,7 @@ def newest_refusals(folder: Path, study: str, most: int = NEWEST) -> list[Refusa
 
 
 def _tail(path: Path) -> Iterator[Refusal]:
-    """Yield the entries at the end of a log, without lines that are incomplete or foreign."""
+    """Yield the entries at the end of a log; skip lines that are incomplete or not entries."""
     for line in last_lines(path, TAIL_BYTES):
         try:
             entry = msgspec.json.decode(without_format(line, f"a line of {path}"), type=Refusal)

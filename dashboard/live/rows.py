@@ -1,8 +1,8 @@
 """A version as a row of the page and of its CSV: figures of its round, links, signs of the update, weights.
 
-A link defines its own display (:class:`fedping.server_jobs.optimize.Display`); nothing here knows particular links. How
-certain a round is of the signs of its mean update follows from the moments in its version (thesis 7.5). All weights of
-a small model are shown; of a large one those that changed most.
+A link defines its own display (:class:`fedping.server_jobs.optimize.Display`); this module knows no particular links.
+The certainty of the signs of a round's mean update follows from the moments in its version (thesis 7.5). For a small
+model all weights are shown, for a large one those that changed most.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from fedping.protocol.study import Line
 from fedping.server_jobs.optimize import Arrays, Display, Vector, by_link, first_state, links_for
 
 DIGITS = 6
-"""Significant digits of the drawn values; a version's document has all of them."""
+"""Significant digits of the drawn values; a version's document has all digits."""
 
 
 class Released(Struct, frozen=True, kw_only=True):
     """The release of a private line's round.
 
     Attributes:
-        releases: the line's so far, this one included.
-        epsilon: what all of them have spent; None where clients alone add noise.
+        releases: number of the line's releases so far, including this one.
+        epsilon: privacy budget spent by all these releases; None if only clients add noise.
         stepped: whether the weights moved.
     """
 
@@ -43,27 +43,27 @@ class Released(Struct, frozen=True, kw_only=True):
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """One version.
+    """A version as a row of the page.
 
-    ``arms``, ``counts`` and ``clients`` belong to the round that made it, and so to the pings ranked with the version
-    before it: a loss belongs to iteration ``version - 1``.
+    ``arms``, ``counts`` and ``clients`` describe the round that made the version, whose pings were ranked with the
+    version before it: a loss belongs to iteration ``version - 1``.
 
     Attributes:
         version: its number.
         created: when it was published, ISO 8601 in UTC.
-        origin: ``created`` with the study, by a ``round``, by a ``rollback``, that of a staged version included, or
-            ``continued`` from a backup.
+        origin: ``created`` with the study, made by a ``round`` or by a ``rollback`` (including that of a staged
+            version), or ``continued`` from a backup.
         restored: the version that a rollback repeated, or that the line was continued from.
-        settings: identifies the line's settings at that time: the beginning of their digest.
+        settings: beginning of the digest of the line's settings at that time.
         code: the version of fedping that made it.
         clients: the number of clients with a usable update; approximate for a private line; None if no round made it.
         counts: the numbers of the round's pings by their outcome.
         arms: the results of each arm, by name.
         change: change of the shown weights, as published, from version 0.
-        links: the display of the chain's links in this step, by name (`fedping.dashboard.live.rows`), such as the
-            ``rate`` of each shown weight, or the common one.
-        away: distance of each shown weight's mean update from 0, in standard errors; of a private line that of the sum
-            in standard deviations of its noise; None without a round, and where clients alone add noise.
+        links: the displayed values of the chain's links in this step, by name, such as the ``rate`` of each shown
+            weight, or the common one.
+        away: distance of each shown weight's mean update from 0, in standard errors; for a private line, distance of
+            the sum in standard deviations of its noise; None without a round, and if only clients add noise.
         stable: the share of all weights with a stable sign; None if ``away`` is None.
         influence: the clients' influence on the model; None without a round, or if it is not published.
     """
@@ -86,7 +86,7 @@ class Row(Struct, frozen=True, kw_only=True):
 
 
 def row_of(version: Version, shown: Shown, links: ShownLinks, training: Sequence[str] = ()) -> Row:
-    """Return the row of a version; pure. ``training`` are the arms that submit."""
+    """Return the row of a version; ``training`` are the arms that submit."""
     lineage = version.lineage
     aggregate, event = lineage.aggregate, lineage.privacy
     away, stable = (None, None) if aggregate is None else _signs(standard_errors(aggregate), aggregate.weight, shown)
@@ -129,7 +129,7 @@ def _short(value: float, digits: int = DIGITS) -> float:
 
 
 class Described(Struct, frozen=True, kw_only=True):
-    """One displayed value: its name, its description, and whether each weight has its own or all share one."""
+    """A displayed value: name, description, and whether each weight has its own value or all weights share one."""
 
     name: str
     words: str
@@ -245,7 +245,7 @@ def stable_share(away: NDArray[np.float64], weight: float) -> float:
 
 
 MOST_SHOWN = 60
-"""The most weights on the page; a heat map with more rows would be unreadable."""
+"""Maximum number of weights on the page; a heat map with more rows would be unreadable."""
 
 
 class Shown(Struct, frozen=True, kw_only=True):
@@ -256,7 +256,7 @@ class Shown(Struct, frozen=True, kw_only=True):
         names: their names in the spec.
         start: their values in version 0, as published.
         of: the number of weights in the model.
-        chosen_at: the version whose change from version 0 they were chosen by; None if all are shown.
+        chosen_at: the version whose changes from version 0 determined the choice; None if all weights are shown.
     """
 
     positions: tuple[int, ...]
@@ -271,10 +271,11 @@ class Shown(Struct, frozen=True, kw_only=True):
 
 
 def chosen_at(m: int, newest: int) -> int | None:
-    """Return the version by which to choose weights of a model of m: the last power of two up to the newest version.
+    """Return the version whose changes select the shown weights, the last power of two up to ``newest``.
 
-    So the choice depends only on the number of versions, and changes only when that number doubles. Each time, the
-    whole history must be read again, which doubles the total amount of reading.
+    None if all of the model's ``m`` weights are shown. The selection depends only on the number of versions, and
+    changes only when that number doubles. Each time, the whole history must be read again, which doubles the total
+    amount of reading.
     """
     if m <= MOST_SHOWN:
         return None
@@ -311,13 +312,13 @@ OF_INFLUENCE = tuple(field.name for field in fields(Influence))
 
 
 def rows_as_csv(rows: Sequence[Row], shown: Shown, arms: Sequence[str], links: Sequence[Described]) -> str:
-    """Return a heading and a line per version (RFC 4180); what a version does not have is empty.
+    """Return versions as CSV (RFC 4180), with a header and a line per version; missing values are empty.
 
     Columns: the version, when and how it was made, clients, the share of stable signs; ``pings.<reason>``; for every
-    arm ``<arm>.loss`` and so on, and what a few clients cannot move, ``<arm>.winsorised.loss`` and so on; for every
+    arm ``<arm>.loss`` and so on, and ``<arm>.winsorised.loss`` and so on, which a few clients cannot move; for every
     shown weight ``change.<name>`` (from version 0) and ``away.<name>`` (the distance of its mean update from 0, in
-    standard errors); what the optimizer shows, such as ``rate.<name>``, or ``rate`` if all weights share it;
-    ``influence.<figure>``, who moved the model.
+    standard errors); the optimizer's displayed values, such as ``rate.<name>``, or ``rate`` if all weights share it;
+    ``influence.<figure>`` for the clients' influence on the model.
     """
     reasons = list(dict.fromkeys(reason for row in rows for reason in row.counts))
     text = io.StringIO()

@@ -1,4 +1,4 @@
-"""The meaning of a feature weight in the product's words: the unit for which an item gains it."""
+"""The meaning of a feature weight: the property of an item that adds the weight once to its score."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from fedping.protocol.features import (
 from fedping.protocol.spec import ModelSpec
 
 DIGITS = 4
-"""Significant digits of the numbers in the words."""
+"""Significant digits of the numbers in descriptions."""
 
 
 class Unit(Struct, frozen=True, kw_only=True):
-    """The reason why a shown weight is added to a score.
+    """The meaning of a shown weight.
 
     Attributes:
         feature: the feature's name; ``place`` for an offset of a place, ``hidden`` for a weight of the hidden layer.
-        kind: the feature's kind, or the same words.
-        gains: what an item has that gains the weight, once, in its score.
+        kind: the feature's kind, or ``place`` or ``hidden`` as above.
+        gains: the property of an item that adds the weight once to its score.
     """
 
     feature: str
@@ -43,14 +43,14 @@ class Unit(Struct, frozen=True, kw_only=True):
 
 
 class FeatureUnits(Struct, frozen=True, kw_only=True):
-    """The units of a line's shown weights, in their order, and the loss, which determines the worth of a score."""
+    """The meanings of a line's shown weights, in order, and the loss, which determines how scores count."""
 
     loss: str
     units: tuple[Unit, ...]
 
 
 def units_of(spec: ModelSpec, positions: Sequence[int]) -> FeatureUnits | None:
-    """Return the units of the weights at some positions; None for a model without features."""
+    """Return the meanings of the weights at some positions; None for a model without features."""
     if spec.model != FEATURES:
         return None
     by_name = {feature.name: feature for feature in spec.features}
@@ -85,7 +85,7 @@ def _gains(feature: Feature, by_name: dict[str, Feature], at: int) -> str:
 
 
 def _own(feature: Feature) -> Iterator[str]:
-    """Yield the words of a feature's weights, without the one for missing values."""
+    """Yield descriptions of a feature's weights, without the weight for missing values."""
     match feature:
         case Number():
             yield f"{feature.key}: {_step(feature.center, feature.spread, feature.log)}"
@@ -110,7 +110,7 @@ def _own(feature: Feature) -> Iterator[str]:
 
 
 def _step(center: float, spread: float, log: bool) -> str:
-    """Return the unit of a field's value: the field's change from value 0 to value 1."""
+    """Return, in words, the change of a field that adds its weight once: from ``center`` by ``spread``."""
     low, high = (math.expm1(each) if log else each for each in (center, center + spread))
     return f"{_short(high)} instead of {_short(low)}"
 

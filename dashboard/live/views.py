@@ -45,7 +45,7 @@ T = TypeVar("T", bound=Struct)
 
 
 def blueprint(services: Services) -> Blueprint:
-    """Return the views."""
+    """Return the views of the Live page."""
     # "-" is not a valid study name, while "static" could be one
     views = Blueprint(
         "live",
@@ -104,7 +104,7 @@ def blueprint(services: Services) -> Blueprint:
 
     @views.get("/<study>/<line>/changes")
     def changes(study: str, line: str) -> Response:
-        with contextlib.suppress(Unreadable):  # the feed says so, and since when
+        with contextlib.suppress(Unreadable):  # the feed reports it, and since when
             _known(open_store(root), study, line)
         return services.streams.answer(LineFeed(study, line, lines))
 
@@ -137,7 +137,7 @@ def blueprint(services: Services) -> Blueprint:
     def refused(study: str, line: str) -> Response:
         store = open_store(root)
         _known(store, study, line)
-        if store.study(study).is_private:  # when something was refused tells of who sent it
+        if store.study(study).is_private:  # the time of a rejection could reveal the client
             return as_json({"newest": []})
         return as_json({"newest": newest_refusals(rejection_logs(services.settings), study)})
 
@@ -195,7 +195,7 @@ def blueprint(services: Services) -> Blueprint:
 
 
 def _version(number: int | None) -> str:
-    """Return a version as the list of changes has it."""
+    """Return a version in words, for the list of changes."""
     return f"version {number}"
 
 

@@ -27,11 +27,11 @@ from fedping.protocol.study import Study
 COLUMNS = ("id", "date", "line", "version", "arm", "text", "by", "written", "edited_by", "edited")
 
 _REMEMBERED = 10_000
-"""Versions whose time is remembered."""
+"""Maximum number of versions whose times are cached."""
 
 
 class Written(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A note as a page sends it; ``mark``, for a change, is the mark of the note that the page has shown."""
+    """A note as sent by a page; for an edit or removal, ``mark`` identifies the state that the page has shown."""
 
     text: str = ""
     date: str = ""
@@ -42,7 +42,7 @@ class Written(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def blueprint(services: Services) -> Blueprint:
-    """Return the addresses."""
+    """Return the views of notes."""
     views = Blueprint("notes", __name__, url_prefix="/notes", template_folder="templates")
     root = services.settings.store
     times: dict[tuple[str, str, int], tuple[Stamp | None, int]] = {}
@@ -55,12 +55,12 @@ def blueprint(services: Services) -> Blueprint:
         return store, store.study(name)
 
     def moment(store: ModelStore, study: str, note: Note) -> int | None:
-        """Return when a note's date or version was, in Unix ms; None if the version is no longer known."""
+        """Return the time of a note's date or version in Unix ms; None if the version is no longer known."""
         if note.version is None:
             return milliseconds_of(note.date)
         key = (study, note.line, note.version)
         stamp, (known, at) = store.versions.stamp(*key), times.get(key, (None, 0))
-        if stamp is not None and stamp == known:  # of a store put back from a copy, the version may be another
+        if stamp is not None and stamp == known:  # in a restored store, the version may be another one
             return at
         try:
             at = milliseconds_of(store.versions.outcome(*key).created)
@@ -137,14 +137,14 @@ def mark(note: Note) -> str:
 
 
 def in_words(note: Note) -> str:
-    """Return a note in a line, as the list of changes has it."""
+    """Return a note on one line, for the list of changes."""
     pin = note.date if note.version is None else f"version {note.version}"
     about = ", ".join(each for each in (pin, note.line and f"line {note.line}", note.arm and f"arm {note.arm}") if each)
     return f"note {note.id} at {about}: {note.text}"
 
 
 def as_csv(rows: list[dict[str, Any]]) -> str:
-    """Return notes as CSV (RFC 4180); a text that a spreadsheet would evaluate gets an apostrophe."""
+    """Return notes as CSV (RFC 4180); texts that a spreadsheet would evaluate get a leading apostrophe."""
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=COLUMNS)
     writer.writeheader()
@@ -153,10 +153,10 @@ def as_csv(rows: list[dict[str, Any]]) -> str:
 
 
 def _seen(store: ModelStore, study: str, number: int, seen: str) -> Note:
-    """Return a note as a page has seen it.
+    """Return a note, if it is still in the state ``seen`` that a page has shown.
 
     Raises:
-        NoteConflict: it was changed or removed since.
+        NoteConflict: the note was changed or removed since.
     """
     found = next((each for each in store.notes.of(study).notes if each.id == number and mark(each) == seen), None)
     if found is None:

@@ -1,14 +1,14 @@
-"""All counts of all studies: requested, counted one at a time by separate processes, and kept in a folder each.
+"""The counts of all studies' results, computed one at a time by separate processes, with a folder for each.
 
     asked.json      the question
-    landed.json     what had landed when the counting began
+    landed.json     the files that had landed when the count began
     stdout          the document, as printed by the command
-    stderr          its progress, one line each; after an error, its sentence last
+    stderr          its progress in lines; after an error, the message is last
     ...             and the files of a job
 
-Every count is kept, because the number of looks is part of the result. On a schedule, every study with something new is
-counted as an interim look, by its last interim question or its own metrics; of these only the newest are kept, because
-nothing is corrected for their number.
+Every requested count is kept, because the number of looks is part of the result. On a schedule, every study with new
+pings is counted as an interim look, by its last interim question or its own metrics. Only the newest of these looks are
+kept, because no result is corrected for their number.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ ASKED, LANDED = "asked.json", "landed.json"
 
 
 class UnknownCount(NotThere):
-    """The study does not have this count."""
+    """The study has no such count."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Count(Job):
-    """One count; its folder is named by the time of the request (milliseconds since 1970), and the question's key.
+    """A count; the name of its folder is the time of the request (Unix ms) and the question's key.
 
     Attributes:
         asked: the question.
-        said: its current activity, or the sentence that it failed with; may be empty.
+        said: its current activity, or the error message after a failure; may be empty.
     """
 
     asked: Asked
@@ -71,7 +71,7 @@ class Count(Job):
 
     @property
     def seconds(self) -> float | None:
-        """Its duration; None if it has not ended, or unknown."""
+        """Duration of the count in seconds; None if it has not ended or if the duration is unknown."""
         return (self.ended - self.started).total_seconds() if self.started and self.ended else None
 
     @property
@@ -118,7 +118,7 @@ NICE = 10
 """Added to the niceness of counts, so that ingest on the same machine comes first."""
 
 ENVIRONMENT = {"FEDPING_PROGRESS": "lines"}
-"""Variables of a count: its progress is read from the last line of what it prints."""
+"""Environment variables of a count, so that the last line that it prints is its progress."""
 
 _ID = re.compile(r"[0-9]{13}-[0-9a-f]{12}")
 
@@ -126,14 +126,14 @@ Command = Callable[[str, Asked], Sequence[str]]
 
 
 class Counts:
-    """The counts below a folder, ``<folder>/<study>/<count>``.
+    """The counts in a folder, ``<folder>/<study>/<count>``.
 
     Args:
         folder: the folder of the counts; created when first needed.
         store: the model store.
-        landing: where pings land.
-        command: returns the command line that counts a study by a question; `fedping analyze` if None. With another
-            command, the next count is started by its request, not by the previous count.
+        landing: the landing folder.
+        command: returns the command line that answers a question about a study; `fedping analyze` if None. With another
+            command, a count does not start the next one at its end.
     """
 
     def __init__(self, folder: Path, store: Place, landing: Place, command: Command | None = None) -> None:
@@ -145,7 +145,7 @@ class Counts:
         self._queue = Queue(folder, 1, PATIENCE, then, NICE, ENVIRONMENT)
 
     def of(self, study: str, key: str | None = None) -> list[Count]:
-        """Return the counts of a study, or of one question to it, newest first."""
+        """Return the counts of a study, or only those of one question about it, newest first."""
         return list(self._newest_first(study, key))
 
     def newest(self, study: str, key: str) -> Count | None:
@@ -165,10 +165,10 @@ class Counts:
         return read_count(self.folder / study / id)
 
     def ask(self, study: Study, asked: Asked) -> Count:
-        """Have a question counted, now or in its turn; return the count that will answer it.
+        """Request a count of a question, now or in its turn; return the count that will answer the question.
 
         A waiting or running count answers it, and so does a finished one if nothing has changed since: a new count
-        would be the same, and not another look.
+        would have the same result, and would not be another look.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         with self._queue.alone():
@@ -181,7 +181,7 @@ class Counts:
         return read_count(folder)
 
     def stop(self, study: str, id: str) -> None:
-        """Stop a count, which takes a moment, or remove it from the queue; no effect on a finished count.
+        """Ask a running count to stop, or remove a waiting one from the queue; no effect on a finished count.
 
         Raises:
             UnknownCount: there is none of that name.
@@ -263,13 +263,13 @@ class Counts:
 
 
 KEPT = 24
-"""Finished looks kept per question."""
+"""Number of finished interim looks that are kept per question."""
 
 log = logging.getLogger(__name__)
 
 
 def refresh(counts: Counts) -> Iterator[Count]:
-    """Request a count of every study with something new; yield the counts, which may have been requested before."""
+    """Request a count of every study; yield the counts, which are earlier ones where nothing has changed."""
     store = open_store(counts.store)
     for name in store.studies.names():
         study = store.study(name)
@@ -289,7 +289,7 @@ def _question(counts: Counts, study: Study) -> Asked:
 
 
 def keep_refreshing(counts: Counts, minutes: float, stop: threading.Event) -> None:
-    """Refresh now and at this interval in minutes, until stopped; errors are logged, and do not end it."""
+    """Call :func:`refresh` now and at this interval in minutes until stopped; errors are only logged."""
     while True:
         try:
             for count in refresh(counts):
@@ -302,7 +302,7 @@ def keep_refreshing(counts: Counts, minutes: float, stop: threading.Event) -> No
 
 @dataclass(frozen=True)
 class CountFeed:
-    """The newest count of a question, with all rows, because it is short.
+    """The feed of a question's newest count.
 
     Attributes:
         study: the study's name.
@@ -345,5 +345,5 @@ class CountFeed:
 
 
 def landed_since(watch: Watch, study: Study, count: Count) -> Since:
-    """Return the number of pings that landed in the window of a count since then."""
+    """Return the number of pings in a count's window that have landed since the count began."""
     return watch.since(count.id, study, count.asked.window, lambda: count.landed.files)

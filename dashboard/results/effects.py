@@ -1,4 +1,4 @@
-"""The effects of a count for a page: for each metric the most important arms, on one scale at a time.
+"""The effects in a count, for a page: for each metric the most important pairs of arms, on one scale at a time.
 
 A scale is one statistic with its interval. A row's sign, its words and whether its dot is filled follow from the
 statistic of the scale:
@@ -28,10 +28,10 @@ SCALES: tuple[Scale, ...] = get_args(Scale)
 NAMES: Mapping[Scale, str] = {"lift": "Lift", "difference": "Difference", "ranks": "Test of ranks"}
 
 FEW = 12
-"""Rows of a metric that are shown before anyone asks for more."""
+"""Number of a metric's rows that are shown at first."""
 
 AT_ONCE = 50
-"""Rows of a metric in one answer."""
+"""Maximum number of a metric's rows in one answer."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Shown:
         value: the estimate; None if there is none.
         low: the interval's lower bound; None without a bound.
         high: the upper bound.
-        sure: whether the interval leaves out no effect; None where there is no interval.
+        sure: whether the interval excludes "no effect"; None without an interval.
         text: the estimate with its interval.
-        tag: what it shows, as a sign and a word or two.
+        tag: the result as a sign and a word or two.
         tone: the tag's colour: better, worse, or none.
         sentence: the result in words.
     """
@@ -72,13 +72,13 @@ class Effects:
     """A metric, or a ratio of totals, with some of its rows.
 
     Attributes:
-        key: the metric's name, or that of the ratio.
-        title: its title.
+        key: the name of the metric or ratio.
+        title: the title of the metric or ratio.
         role: goal or guardrail.
-        better: which direction is better; None if neither is.
-        scales: the scales that it has; the first is the default.
+        better: the better direction; None if neither is better.
+        scales: the available scales; the first is the default.
         rows: the rows shown: all of them, or those that matter most.
-        found: the number of rows that the search has found.
+        found: the number of rows that match the search.
         total: the number of all rows.
         conditions: explanations of the numbers, by scale.
     """
@@ -96,7 +96,7 @@ class Effects:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which rows of a metric to show.
+    """Selection of a metric's rows.
 
     Attributes:
         find: only pairs with this text in an arm's name.
@@ -109,7 +109,7 @@ class Selection:
     most: int = FEW
 
     def of(self, comparisons: Sequence[Document]) -> tuple[list[Document], int]:
-        """Return the selected comparisons, and the number that the search has found."""
+        """Return the selected comparisons, and the number of comparisons that match the search."""
         wanted = self.find.casefold().strip()
         found = [one for one in comparisons if any(wanted in arm.casefold() for arm in one["pair"])]
         if len(comparisons) > FEW:
@@ -118,7 +118,7 @@ class Selection:
 
 
 def _weight(one: Document) -> tuple[bool, float]:
-    """Return the key that sorts comparisons: shown ones first, then those with the largest lift."""
+    """Return a sort key for comparisons: shown effects first, then the largest lifts."""
     means = one.get("means") or {}
     shown = one.get("finding", "inconclusive") != "inconclusive" or means.get("shown", "inconclusive") != "inconclusive"
     size = (means.get("lift") or {}).get("value")
@@ -132,7 +132,7 @@ def effects_of(document: Document, selection: Selection | None = None, key: str 
 
     Args:
         document: the count.
-        selection: which rows of each; those that matter first if None.
+        selection: the rows of each metric or ratio; the most important ones if None.
         key: only this metric or ratio; all if None.
     """
     selection = selection or Selection()
@@ -215,7 +215,7 @@ def _difference(metric: Document, one: Document) -> Shown:
 
 
 def _worst(one: Document, better: str | None, bounds: tuple[float, float], write: Callable[[float], str]) -> str:
-    """Return the largest loss of a guardrail within an interval that includes no effect; empty for anything else."""
+    """Return the largest loss that a guardrail's interval still allows if it includes "no effect"; otherwise empty."""
     low, high = bounds
     if one.get("role") != "guardrail" or not low <= 0 <= high:
         return ""
@@ -233,7 +233,7 @@ def _at_any_look(one: Document, better: str | None, sentence: str) -> Shown:
 
 
 def _ranks(one: Document, better: str | None, sentence: str) -> Shown:
-    """Return the deciding estimate; older documents do not have the interval of the test."""
+    """Return the statistic of the rank test, which decides; older documents lack its interval."""
     estimate = _estimate(one.get("decides") or one["per_client"]["superiority"])
     value, low, high = (100 * each for each in (estimate.value, estimate.low, estimate.high))
     tag, tone = tag_of(one["finding"], better, one["role"])
@@ -242,7 +242,7 @@ def _ranks(one: Document, better: str | None, sentence: str) -> Shown:
 
 
 def tag_of(shown: str, better: str | None, role: str | None) -> tuple[str, str]:
-    """Return the result of a statistic as a sign and a word or two, and its tone.
+    """Return a statistic's result as a sign with a word or two, and the tone of this tag.
 
     Args:
         shown: "less", "more" or "inconclusive".
@@ -259,7 +259,7 @@ def tag_of(shown: str, better: str | None, role: str | None) -> tuple[str, str]:
 
 
 def _condition(scale: Scale, document: Document, ones: Sequence[Document]) -> str:
-    """Return an explanation of a scale's numbers."""
+    """Return an explanation of the numbers on a scale."""
     confidence = f"{100 * document['confidence']:.4g} %"
     tails = ones[0].get("per_client", {}).get("tails")
     if document["interim"]:
@@ -301,12 +301,12 @@ MOST_SENTENCES = 3
 
 @dataclass(frozen=True)
 class Lift:
-    """One of the lifts that matter most.
+    """One of the most important lifts.
 
     Attributes:
         text: the lift with its interval.
         of: the metric and the arms.
-        sure: whether it is shown.
+        sure: whether the interval excludes "no effect".
     """
 
     text: str
@@ -315,7 +315,7 @@ class Lift:
 
 
 def lifts_that_matter(effects: Sequence[Effects]) -> tuple[list[Lift], int]:
-    """Return at most three lifts with an interval, shown ones first, and the number of further ones."""
+    """Return at most three lifts with an interval, shown effects first, and the number of further lifts."""
     lifts = [(one.title, row.pair, row.scales["lift"]) for one in effects for row in one.rows if "lift" in one.scales]
     lifts = sorted((each for each in lifts if each[2].sure is not None), key=lambda each: not each[2].sure)
     named = [
@@ -326,7 +326,7 @@ def lifts_that_matter(effects: Sequence[Effects]) -> tuple[list[Lift], int]:
 
 
 def headline(document: Document) -> str:
-    """Return the verdict; of many findings, only the first three."""
+    """Return the verdict with at most three findings."""
     begin, colon, found = str(document["verdict"]).partition(" a difference: ")
     parts = found.split("; ")
     if len(parts) <= MOST_SENTENCES:

@@ -1,4 +1,4 @@
-"""The landed files at the time of a count, and the pings that have landed since."""
+"""The landed files at the time of a count, and the number of pings that have landed since."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from fedping.protocol.location import Place, base_name, child, key_in, parent
 from fedping.protocol.study import Study
 
 FILES_A_LOOK = 256
-"""The most footers read in one look, so that it ends soon; the next look continues."""
+"""Maximum number of Parquet footers that one reading takes, so that it ends soon; the next reading continues."""
 
 FRESH_S = 2.0
 
 Files = Mapping[str, tuple[str, ...]]
-"""Names of landed files by their partition's path below the landing folder."""
+"""Names of landed files by partition; keys are paths relative to the landing folder."""
 
 
 class Landed(Struct, frozen=True, dict=True):
-    """The landed files of a window, the newest version of every line, and the code that counts."""
+    """The inputs of a count: the landed files of a window, each line's newest version, and the version of fedping."""
 
     files: dict[str, tuple[str, ...]]
     versions: dict[str, int]
@@ -35,13 +35,13 @@ class Landed(Struct, frozen=True, dict=True):
 
     @functools.cached_property
     def digest(self) -> str:
-        """SHA-256: equal inputs give equal counts."""
+        """SHA-256 of the inputs; counts with equal digests have equal results."""
         return digest_of(self)
 
 
 @dataclass(frozen=True)
 class Since:
-    """Pings that landed after a count; ``complete`` is False while there may be more."""
+    """The number of pings that landed after a count; ``complete`` is False while there may be more."""
 
     pings: int
     complete: bool
@@ -49,12 +49,12 @@ class Since:
 
 @dataclass
 class Folders:
-    """The landed files of partitions; a folder is listed again only when it has changed."""
+    """Cache of the names of landed files; a folder is listed again only after a change."""
 
     _known: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
 
     def files(self, landing: Place, study: Study, window: Window) -> dict[str, tuple[str, ...]]:
-        """Return the files of a study's window, without empty partitions, and all those of its later outcomes."""
+        """Return the landed files in a study's window, by non-empty partition, and all files of its later outcomes."""
         pings, found = open_landing(landing), {}
         for line, iteration in _partitions(pings, study, window):
             folder = key_in(landing, partition(landing, study.name, line, iteration))
@@ -79,7 +79,7 @@ class Folders:
 
 @dataclass
 class Watch:
-    """Finds what landed after counts; any number of threads may ask, and folders are read at most every two seconds."""
+    """Finds the pings that landed after counts; thread-safe, and reads folders at most every two seconds."""
 
     landing: Place
     clock: Callable[[], float] = time.monotonic
@@ -91,10 +91,10 @@ class Watch:
         """Return the number of a window's pings that landed after a count.
 
         Args:
-            count: its name; its contents never change.
-            study: its study.
-            window: which pings.
-            landed: returns the files that had landed when it was counted.
+            count: the count's id.
+            study: the count's study.
+            window: the window of the pings.
+            landed: returns the files that had landed when the count began.
         """
         with self._lock:
             key = (study.name, count, window)
@@ -117,7 +117,7 @@ class Watch:
 
 
 def new_files(now: Files, before: Files) -> Iterator[str]:
-    """Yield the paths of files that are new."""
+    """Yield the paths of the files in ``now`` that are not in ``before``."""
     for folder, names in now.items():
         known = before.get(folder, ())
         if names != known:

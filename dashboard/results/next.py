@@ -1,4 +1,4 @@
-"""The program that a count runs at its end: it starts the next waiting count, with or without a server."""
+"""Program that a count runs at its end to start the next waiting count; it needs no server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contents of a study's page: a question, its newest count in blocks per metric, and the number of looks so far.
+"""The contents of a study's Results page: a question, its newest count by metric, and the number of looks so far.
 
 With two, five and ten looks at evenly spaced times, each tested at 5 %, the chance of a false alarm is 8, 14 and 19 %
 (Armitage, McPherson and Rowe, "Repeated significance tests on accumulating data", 1969).
@@ -51,7 +51,7 @@ from fedping.protocol.study import Study
 
 @dataclass(frozen=True)
 class Looks:
-    """The looks at a study that are not interim looks.
+    """The number of looks at a study, without interim looks.
 
     Attributes:
         number: the number of a count among the looks at its subject, from 1; counts of the same pings are one look.
@@ -65,7 +65,7 @@ class Looks:
 
     @property
     def sentences(self) -> list[str]:
-        """A warning about repeated looks; empty after a single look at a single question."""
+        """Warnings about repeated looks; empty after a single look at a single question."""
         texts = []
         if self.total > 1:
             texts.append(
@@ -84,7 +84,7 @@ class Looks:
 
 
 def looks_at(count: Count, counts: Sequence[Count], study: Study) -> Looks:
-    """Return the number of looks at a count's subject, from all counts of its study."""
+    """Return the numbers of looks at a count's subject, from all counts of its study."""
     done = [one for one in counts if one.state == "finished" and not one.asked.interim]
     subject = subject_of(count.asked, study)
     landed = [one.landed.digest for one in sorted(done, key=lambda one: one.id) if _is_about(one, subject, study)]
@@ -96,7 +96,7 @@ def looks_at(count: Count, counts: Sequence[Count], study: Study) -> Looks:
 
 
 def _question(count: Count) -> Asked:
-    """Return the question without the parts that affect no test."""
+    """Return the count's question without the parts that don't affect a test."""
     return with_fields(count.asked, enrolled=None, planned_clients=None, interim=False)
 
 
@@ -106,10 +106,10 @@ def _is_about(count: Count, subject: Subject, study: Study) -> bool:
 
 @dataclass(frozen=True)
 class View:
-    """How a page shows a count; part of its address, so that a link reopens the same view.
+    """The view of a count on a page; part of the page's address, so that a link reopens the same view.
 
     Attributes:
-        scale: the scale of the effects; None for the first that there is.
+        scale: the scale of the effects; None for the first available one.
         find: only pairs with this text in an arm's name.
         arms: the pair, as ``first:second``, whose effects are shown by segment; empty for the first pair shown.
         effect: the smallest effect of interest, in percent.
@@ -122,7 +122,7 @@ class View:
 
     @classmethod
     def of(cls, values: Mapping[str, str]) -> View:
-        """Return the view in an address; an impossible scale or effect becomes the default."""
+        """Return the view in an address; an invalid scale or effect is replaced by the default."""
         named = next((scale for scale in SCALES if scale == values.get("scale")), None)
         find, arms = (values.get(name, "")[:MOST_LETTERS] for name in ("find", "arms"))
         return cls(named, find, arms, _effect(values.get("effect", "")))
@@ -137,34 +137,34 @@ def _effect(given: str) -> float:
 
 
 LEAST_EFFECT, MOST_EFFECT = 0.01, 1000.0
-"""Percent: effects that may be of interest."""
+"""Range of the smallest effect of interest, in percent."""
 
 MOST_LETTERS = 200
-"""Letters of a search that are read."""
+"""Maximum characters of a search or a pair in an address; further ones are ignored."""
 
 MOST_LINES = 6
-"""Lines of a figure over time, so that it stays readable."""
+"""Maximum number of lines in a figure over time, so that it stays readable."""
 
 MOST_ARMS = 8
-"""Arms in the figures of traffic."""
+"""Maximum number of arms in the figures of traffic."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """See the module.
+    """A study's Results page.
 
     Attributes:
         study: the study.
         fields: the contents of the form.
         asked: the question; None if the fields are invalid.
-        view: how the count is shown.
+        view: the view of the count.
         count: the count shown; None if the question has not been counted.
         latest: the newest count of the question, whatever its state.
         history: all finished counts of the study, newest first.
         document: the document of the count.
         effects: the effects shown.
-        looks: sentences about how often the study was looked at.
-        usual: how many seconds the last count took.
+        looks: warnings about repeated looks.
+        usual: duration of the last count in seconds.
     """
 
     study: Study
@@ -186,7 +186,7 @@ class Page:
 
     @property
     def interim_query(self) -> str:
-        """The query of the same question as an interim look; empty where it is one, or where there can be none."""
+        """The query of the same question as an interim look; empty if it is one or if none is possible."""
         asked = self.asked
         if asked is None or asked.interim or asked.ratios or asked.adjust or asked.cap is not None:
             return ""
@@ -204,7 +204,7 @@ class Page:
 
     @property
     def scales(self) -> list[Scale]:
-        """The scales that any of the effects has."""
+        """All scales that occur in the effects."""
         return [scale for scale in SCALES if any(scale in one.scales for one in self.effects)]
 
     @property
@@ -219,17 +219,17 @@ class Page:
 
     @property
     def answer(self) -> tuple[list[Lift], int]:
-        """The lifts that matter most, and the number of further ones."""
+        """The most important lifts, and the number of further lifts."""
         return lifts_that_matter(self.effects)
 
     @property
     def headline(self) -> str:
-        """The verdict, cut if it names many findings."""
+        """The verdict, shortened if it names many findings."""
         return headline(self.document) if self.document else ""
 
     @cached_property
     def few(self) -> Mapping[str, Any] | None:
-        """The document with the comparisons that are shown alone."""
+        """The document with only the comparisons that are shown."""
         if self.document is None:
             return None
         shown = {(one.key, row.pair) for one in self.effects for row in one.rows}
@@ -249,7 +249,7 @@ class Page:
 
     @property
     def disagreements(self) -> list[str]:
-        """Where lifts and the test of ranks say different things."""
+        """Sentences about comparisons in which the lift and the rank test disagree."""
         return list(disagreements(self.document)) if self.document else []
 
     @property
@@ -265,7 +265,7 @@ class Page:
 
     @property
     def trimmed(self) -> str:
-        """How clients' values are winsorised, in words; empty if they are not."""
+        """A description of the winsorising of clients' values; empty if they are not winsorised."""
         comparisons = self.document["comparisons"] if self.document else []
         tails = comparisons[0]["per_client"].get("tails") if comparisons else 0
         return f"winsorised at {100 * tails:.3g} % of the clients at either end" if tails else ""
@@ -287,7 +287,7 @@ class Page:
 
     @property
     def sizes_sentence(self) -> str:
-        """The result of the check of the arms' sizes; of many arms without their list."""
+        """The result of the check of the arms' sizes; arms are not listed if there are many."""
         ratio = (self.document or {})["sample_ratio"]
         sentence = str(ratio["sentence"])
         if len((self.document or {})["arms"]) <= FEW:
@@ -306,7 +306,7 @@ class Page:
 
     @property
     def parts_pairs(self) -> list[str]:
-        """The pairs whose effects by segment can be shown; those that matter first."""
+        """The pairs whose effects by segment can be shown, most important first."""
         document = self.document or {}
         parts = [*document.get("segments", ()), *(document.get("in_study") or {}).get("effects", ())]
         there = dict.fromkeys(":".join(one["pair"]) for one in parts)
@@ -321,12 +321,12 @@ class Page:
 
     @property
     def segments(self) -> list[Mapping[str, Any]]:
-        """The effects of that pair by segment."""
+        """The effects by segment of the pair :attr:`parts_pair`."""
         return [one for one in (self.document or {}).get("segments", ()) if ":".join(one["pair"]) == self.parts_pair]
 
     @property
     def in_study(self) -> list[Mapping[str, Any]]:
-        """The effects of that pair by the clients' time in the study."""
+        """The effects of the pair :attr:`parts_pair` by the clients' time in the study."""
         parts = (self.document or {}).get("in_study") or {}
         return [one for one in parts.get("effects", ()) if ":".join(one["pair"]) == self.parts_pair]
 
@@ -367,7 +367,7 @@ class Page:
 
     @property
     def clients_so_far(self) -> tuple[int, int]:
-        """The smallest and the largest number of compared clients in two arms together."""
+        """The smallest and the largest number of clients in a comparison, both arms together."""
         comparisons = self.document["comparisons"] if self.document else ()
         numbers = [sum(one["per_client"]["n"]) for one in comparisons] or [0]
         return min(numbers), max(numbers)
@@ -405,15 +405,15 @@ class Page:
 
     @property
     def is_newest(self) -> bool:
-        """Whether there is no later finished count of the question."""
+        """Whether this is the newest finished count of the question."""
         later = [one for one in self.history if self.count and one.key == self.count.key]
         return not later or later[0] == self.count
 
     @property
     def metrics(self) -> list[tuple[str, str, bool, bool | None]]:
-        """For the form: every metric's name and title, whether it is compared, and whether it is a guardrail.
+        """Every metric for the form: name, title, whether it is compared, and whether it is a guardrail.
 
-        None means that it cannot be a guardrail.
+        The last value is None for a metric that cannot be a guardrail.
         """
         chosen, guardrails = (self.fields.get(name, "").split(",") for name in ("metrics", "guardrails"))
         return [
@@ -423,12 +423,12 @@ class Page:
 
     @cached_property
     def pairs(self) -> Pairs:
-        """For the form: the pairs that can be compared."""
+        """The choice of pairs for the form."""
         return pairs_of(self.study, self.fields.get("pairs"))
 
 
 MOST_PAIRS = 15
-"""Maximum number of pairs with a box each in the form; beyond it, there is one box for each arm against the control."""
+"""Maximum number of pairs with a box each in the form; if there are more, each arm against the control has a box."""
 
 
 @dataclass(frozen=True)
@@ -439,7 +439,7 @@ class Pairs:
         mode: "against" one arm, "all" pairs, or "chosen" ones.
         control: the arm that others are compared with.
         arms: all arms.
-        boxes: the pairs with a box each, and whether it is ticked.
+        boxes: the pairs that have a box, and whether the box is ticked.
         number: the number of all pairs.
     """
 
@@ -451,7 +451,7 @@ class Pairs:
 
 
 def pairs_of(study: Study, given: str | None) -> Pairs:
-    """Return the choice of pairs for the pairs of a question, which are None for all."""
+    """Return the form's choice of pairs for the pairs of a question; None means all pairs."""
     arms = tuple(arm.name for arm in study.arms)
     everything = all_pairs(study)
     chosen = None if given is None else list(expanded([pair for pair in given.split(",") if pair], study))
@@ -478,11 +478,11 @@ def page_of(
     """Return the page of a question, or of one of its counts.
 
     Args:
-        counts: the kept counts.
+        counts: the stored counts.
         study: the study.
-        fields: the question; empty for that of ``id``.
+        fields: the question; empty for the question of the count ``id``.
         id: the count to show; the newest finished one if None.
-        view: how to show it.
+        view: the view of the count; the default view if None.
 
     Raises:
         InvalidSettings: a field is invalid.
@@ -517,9 +517,9 @@ Document: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Row:
-    """A comparison: the finding in words, and its numbers as text.
+    """A comparison for display: the finding in words, and its numbers as text.
 
-    ``tag`` is the finding in a word or two, ``tone`` its colour: better, worse, or none.
+    ``tag`` is the finding in a word or two, ``tone`` the tag's colour: better, worse, or none.
     """
 
     first: str
@@ -549,7 +549,7 @@ class Block:
 
 
 def blocks_of(document: Document, role: str) -> list[Block]:
-    """Return the blocks of the metrics that are a ``goal``, or a ``guardrail``."""
+    """Return the blocks of the metrics with a role, ``goal`` or ``guardrail``."""
     rows_by_metric: dict[str, list[Row]] = {}
     for one, sentence in zip(document["comparisons"], document["sentences"], strict=True):
         if one["role"] == role:
@@ -588,7 +588,7 @@ def _with_percent(level: Document) -> str:
 
 
 def _decides(one: Document) -> str:
-    """Return the deciding effect with its interval; older documents lack the rank test's interval."""
+    """Return the rank test's effect, which decides, with its interval; older documents lack this interval."""
     if one["anytime_valid"]:
         value = one["anytime_valid"]["value"]
         percent = one.get("percent")

@@ -1,7 +1,7 @@
-"""Power and time left: the smallest effect that a count shows, and the clients needed for the smallest one of interest.
+"""Power and time left: the smallest effect that a count can show, and the clients needed for an effect of interest.
 
-Everything follows from the intervals of the count: their width shrinks with the root of the number of clients, and at
-an interim look also with the boundary of the sequence.
+Both follow from the count's intervals: their width shrinks with the root of the number of clients, and at an interim
+look also with the boundary of the sequence.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Document: TypeAlias = Mapping[str, Any]
 
 POWER = 0.8
 PACE_HOURS = 24
-"""Hours at the end of the pings that determine the pace."""
+"""Length in hours of the period, up to the newest ping, from which the pace is computed."""
 
 
 def outlook(document: Document) -> list[str]:
-    """Return the power of a count, one sentence per comparison; for interim looks also the time to the planned end."""
+    """Return a count's power, in a sentence per comparison; for interim looks also the time to the planned end."""
     return [*_shows(document), *_time_left(document)]
 
 
@@ -43,7 +43,7 @@ def _shows(document: Document) -> Iterator[str]:
 
 
 def _least(one: Document, document: Document) -> tuple[float, float] | None:
-    """Return the smallest difference of means that shows now, and at the planned end; None if the spread is unknown.
+    """Return the smallest differences of means that can be shown now and at the planned end; None without a spread.
 
     The power is computed for means, and is close to the rank test's unless there are outliers.
     """
@@ -56,7 +56,7 @@ def _least(one: Document, document: Document) -> tuple[float, float] | None:
         now = half * (1 + more / -float(ndtri(level / 2)))
         return now, now
     planned = document["planned_clients"]
-    if one.get("anytime_bounds"):  # its reach is nearly the same number of standard errors at every look
+    if one.get("anytime_bounds"):  # its half-width is nearly the same number of standard errors at every look
         plain = one["per_client"]["difference"]
         if plain["low"] is None or plain["high"] is None:
             return None
@@ -68,23 +68,23 @@ def _least(one: Document, document: Document) -> tuple[float, float] | None:
 
 
 EFFECT = 5.0
-"""Percent: the smallest effect of interest until another is chosen."""
+"""Default of the smallest effect of interest, in percent."""
 
 MOST_CLIENTS = 1e12
-"""Largest number of clients that is shown."""
+"""Largest number of clients that is displayed."""
 
 
 @dataclass(frozen=True)
 class Needed:
-    """Clients and time that a comparison needs for the smallest effect of interest.
+    """The clients and time that a comparison needs to show the smallest effect of interest.
 
     Attributes:
         metric: the metric's title.
         pair: the arms.
         clients: the number of compared clients in both arms so far.
-        least: the smallest lift that is shown now, in percent, as text.
+        least: the smallest lift that can be shown now, in percent, as text.
         needed: the number of clients in both arms at which the effect is shown, as text.
-        time: the time until then at the present pace, as text.
+        time: the time until this number is reached at the present pace, as text.
     """
 
     metric: str
@@ -96,7 +96,7 @@ class Needed:
 
 
 def needs(document: Document, effect: float) -> list[Needed]:
-    """Return the clients and time that each comparison needs for an effect, in percent of the second arm's mean."""
+    """Return the clients and time that each comparison needs to show an effect, in percent of the second arm's mean."""
     return [_needs(one, document, effect) for one in document["comparisons"]]
 
 
@@ -120,9 +120,10 @@ def _needs(one: Document, document: Document, effect: float) -> Needed:
 
 
 def clients_for(one: Document, document: Document, difference: float) -> int | None:
-    """Return the clients in both arms at which a difference of means is shown with a power of 80 %; None beyond all.
+    """Return the number of clients, in both arms, at which a difference of means is shown with a power of 80 %.
 
-    The clients of both arms grow in proportion, and their spread stays as it is.
+    None if the number is unknown or larger than :data:`MOST_CLIENTS`. Both arms are assumed to grow in proportion, with
+    an unchanged spread.
     """
     n, limits = sum(one["per_client"]["n"]), _least(one, document)
     if limits is None:
@@ -150,7 +151,7 @@ def clients_for(one: Document, document: Document, difference: float) -> int | N
 
 
 def _rounded(number: int) -> int:
-    """Return a number in three digits, because it is an estimate."""
+    """Return a number rounded to three significant digits, because it is an estimate."""
     return int(float(f"{number:.3g}"))
 
 
@@ -160,7 +161,7 @@ def _difference_text(difference: float, one: Document) -> str:
 
 
 def _short(value: float) -> str:
-    """Return a number in two digits, or as an integer: 0.012, 3.5, 1,200."""
+    """Return a number with two significant digits, or as an integer: 0.012, 3.5, 1,200."""
     return f"{value:.2g}" if value < 99.5 else f"{value:,.0f}"
 
 
@@ -184,7 +185,7 @@ def _time_left(document: Document) -> Iterator[str]:
 
 
 def _an_hour(arms: list[Document]) -> float:
-    """Return the number of new clients per hour at the end of the pings."""
+    """Return the number of new clients per hour in the last :data:`PACE_HOURS` hours with pings."""
     hours = [at for arm in arms for at in arm["from_ms"]]
     if not hours:
         return 0.0

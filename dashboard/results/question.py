@@ -1,4 +1,4 @@
-"""A question about a study as fields of a form, as the query of an address, and as options of `fedping analyze`."""
+"""A question about a study, as fields of a form, as an address query, and as options of `fedping analyze`."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ _LISTS = frozenset({"metrics", "guardrails", "pairs", "ratios"})
 _FLAGS = ("interim", "adjust")
 _LEAST = {"planned-clients": 2, "enrolled": 1}
 _TIMES = ("%Y-%m-%d", *(f"%Y-%m-%d{between}{time}" for between in "T " for time in ("%H:%M", "%H:%M:%S")))
-"""Times as in addresses, and as people write them, in 24 hours, while a browser's own field may use 12."""
+"""Formats of times in addresses and text fields, with 24 hours; a browser's own time field may show 12."""
 
 
 COMPARED = "compared"
-"""The field of the form that says which pairs are compared: those against one arm, all, or the ticked ones."""
+"""The form's field for the pairs to compare: each arm against one, all pairs, or the ticked ones."""
 
 AGAINST = "against"
-"""The field of the form with the arm that others are compared with."""
+"""The form's field for the arm that others are compared with."""
 
 
 def given_fields(values: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Return the fields in a form or an address; repeated ones, such as ticked boxes, are joined by commas."""
+    """Return the fields in a form or an address; values of a repeated field (ticked boxes) are joined by commas."""
     return {name: ",".join(values[name]).strip() for name in FIELDS if name in values}
 
 
 def chosen_pairs(values: Mapping[str, Sequence[str]], study: Study) -> dict[str, str]:
-    """Return the fields of a form, with the pairs that its choice of pairs means.
+    """Return the fields of a form, with its choice of pairs replaced by the pairs themselves.
 
     Raises:
-        InvalidSettings: the study lacks the arm to compare others with.
+        InvalidSettings: the study lacks the arm that others are to be compared with.
     """
     fields, compared = given_fields(values), values.get(COMPARED, [""])[0]
     if compared == "all":
@@ -73,7 +73,7 @@ def chosen_pairs(values: Mapping[str, Sequence[str]], study: Study) -> dict[str,
 
 
 def first_question(study: Study) -> Asked:
-    """Return the question for a study without an earlier one: its own metrics, every arm against the control."""
+    """Return the default question about a study: its own metrics, every arm against the control."""
     pairs = tuple(map(":".join, against(study, control_of(study))))
     return Asked(metrics=default_metrics(study), pairs=None if len(study.arms) < 2 else _unless_all(pairs, study))
 
@@ -95,11 +95,11 @@ def asked_by(fields: Mapping[str, str], study: Study) -> Asked:
 
 
 EVERY = "*:"
-"""Prefix of a pair that means every arm against the following one, so that addresses stay short."""
+"""Prefix of a pair that stands for every arm against the arm behind the prefix, so that addresses stay short."""
 
 
 def expanded(pairs: Sequence[str], study: Study) -> Iterator[str]:
-    """Yield pairs; one that begins with `EVERY` is replaced by a pair for every arm.
+    """Yield pairs; a pair that begins with `EVERY` is replaced by one pair per arm.
 
     Raises:
         InvalidSettings: the study does not have the arm.
@@ -112,11 +112,11 @@ def expanded(pairs: Sequence[str], study: Study) -> Iterator[str]:
 
 
 def fields_of(asked: Asked, study: Study | None = None) -> dict[str, str]:
-    """Return the fields of a question: always the metrics, everything else if it is not the default.
+    """Return the fields of a question: always the metrics, the others only if they differ from the default.
 
     Args:
         asked: the question.
-        study: its study, to write "every arm against one" in short; None writes every pair.
+        study: the question's study, to shorten "every arm against one"; None to write every pair.
     """
     fields = {"metrics": ",".join(asked.metrics)}
     for name in FIELDS[1:]:
@@ -132,7 +132,7 @@ def fields_of(asked: Asked, study: Study | None = None) -> dict[str, str]:
 
 
 def query_of(asked: Asked, study: Study | None = None) -> str:
-    """Return the query of a question's address; for ``study`` see :func:`fields_of`."""
+    """Return a question as the query of an address; for ``study`` see :func:`fields_of`."""
     return urlencode(fields_of(asked, study), safe=",:*")
 
 
@@ -144,13 +144,16 @@ def options_of(asked: Asked) -> list[str]:
 
 
 def key_of(asked: Asked) -> str:
-    """Return a short name of a question; equal questions have equal names."""
+    """Return a short key of a question; equal questions have equal keys."""
     return digest_of(asked)[:12]
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The subject of a question without its levels and corrections: looks at one subject are counted together."""
+    """The subject of a question: the question without levels and corrections.
+
+    Looks at the same subject are counted together.
+    """
 
     metrics: frozenset[str]
     pairs: frozenset[frozenset[str]]
@@ -270,7 +273,7 @@ _OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
 
 
 def by_fields(sentence: str) -> str:
-    """Return a sentence of the analysis with the form's fields in the place of the command's options."""
+    """Return a sentence of the analysis, with the command's options replaced by the form's fields."""
     named = _OPTION.sub(lambda found: f"'{LABELS[found[1]]}'" if found[1] in LABELS else found[0], sentence)
     return named.replace(
         "('fedping docs operators#who-may-be-counted')", "(see “Who may be counted” in the guide for operators)"

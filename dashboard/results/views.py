@@ -1,4 +1,4 @@
-"""The addresses of the Results page (docs/reference.md lists them), and its CSV files with all digits of numbers."""
+"""The addresses of the Results page (listed in docs/reference.md), and its CSV files, which have all digits."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from fedping.protocol.errors import FedpingError, InvalidSettings
 from fedping.protocol.study import Study
 
 FOLDER = "results"
-"""The folder of the counts, below the folder of the runs."""
+"""The folder of the counts, in the folder of the runs."""
 
 MOST_DIGITS = 10
-"""Digits of a row's position that are read."""
+"""Maximum number of digits of a row's position in an address."""
 
 
 def blueprint(services: Services) -> Blueprint:
-    """Return the page."""
+    """Return the views of the Results page."""
     pages = Blueprint(
         "results",
         __name__,
@@ -67,7 +67,7 @@ def blueprint(services: Services) -> Blueprint:
 
 
 class Results:
-    """The views."""
+    """The views of the Results page."""
 
     def __init__(self, services: Services) -> None:
         settings = services.settings
@@ -76,7 +76,7 @@ class Results:
         self._watch = Watch(settings.landing)
 
     def index(self) -> AnyResponse | str:
-        """Redirect to the only study, or list them."""
+        """Redirect to the only study, or list the studies."""
         try:
             studies = open_store(self._settings.store).studies.names()
         except StoreError as error:
@@ -112,7 +112,7 @@ class Results:
         return self._render(page_of(self._counts, about, fields, id, View.of(request.args)), pinned=id is not None)
 
     def ask(self, study: str) -> AnyResponse | tuple[str, int]:
-        """Have a question counted; if it is invalid, show the reason above the form, which keeps its contents."""
+        """Request a count of a question; if the question is invalid, show the form again, with the reason."""
         about = self._study(study)
         if about.is_private:
             raise InvalidSettings(
@@ -140,7 +140,7 @@ class Results:
         return redirect(self._address(study, query_of(count.asked, about)), 303)
 
     def feed(self, study: str) -> Response:
-        """Send the state of a question's count, and what has landed since the count that is shown."""
+        """Send the state of a question's count, and the number of pings landed since the count that is shown."""
         about, shown = self._study(study), request.args.get("shown") or None
         if shown is not None:
             key = self._counts.count(study, shown).key
@@ -155,7 +155,7 @@ class Results:
         return as_file(self._chosen(study).printed, "application/json", f"{study}.json", kept=False)
 
     def effects(self, study: str) -> Response:
-        """Return rows of one metric's effects: those that a search finds, from a position on."""
+        """Return rows of a metric's effects: the results of a search, from a position on."""
         view, first = View.of(request.args), request.args.get("from", "0")
         if not (first.isascii() and first.isdigit() and len(first) < MOST_DIGITS):
             raise InvalidSettings(f"'from' must be the position of a row, a whole number from 0, not '{first[:80]}'")
@@ -189,7 +189,7 @@ class Results:
         return next((one for one in self._counts.of(study) if one.state == "finished"), None)
 
     def _chosen(self, study: str) -> Count:
-        """Return the count that a data address names by a question, or by its own name."""
+        """Return the count that a data address names, by its id or by its question."""
         fields = given_fields(request.args.to_dict(flat=False))
         count = page_of(self._counts, self._study(study), fields, request.args.get("count")).count
         if count is None:
@@ -240,14 +240,14 @@ _NO_PINGS: Document = {
     "difference": _NOTHING,
     **dict.fromkeys(("percent", "p", "log10_p")),
 }
-"""The empty values by ping of a later outcome, which has none."""
+"""The empty values per ping of a later outcome, which has no pings."""
 
 _NO_MEANS: Document = {
     **dict.fromkeys(("n", "means"), (None, None)),
     **dict.fromkeys(("difference", "lift"), _NOTHING),
     **dict.fromkeys(("no_interval", "cap", "adjustment", "fragility_by_the_largest")),
 }
-"""The means of a document of an older version."""
+"""The empty means of a document by an older version of fedping."""
 
 
 def _comparison(one: Document, document: Document) -> dict[str, Any]:
@@ -323,7 +323,7 @@ def _size(name: str, arm: Document, document: Document) -> dict[str, Any]:
 
 
 def used_of(arm: Document) -> str:
-    """Return the name of an arm's number of counted pings, which depends on the pings' type."""
+    """Return the key of an arm's number of counted pings, which depends on the pings' type."""
     return next(name for name in ("with_examples", "choices", "selections") if name in arm)
 
 
@@ -337,7 +337,7 @@ def _estimate(name: str, estimate: Document) -> dict[str, Any]:
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows as in RFC 4180; a float has the fewest digits that restore it, true and false are as in JSON."""
+    """Return rows as CSV (RFC 4180); floats have the fewest digits that restore them, booleans are as in JSON."""
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(rows[0]))
     writer.writeheader()

@@ -1,8 +1,8 @@
-"""Experiments from the browser: described in a form or as text, started, listed, stopped, continued.
+"""Experiments in the browser: describe them in a form or as text; start, list, stop and continue runs.
 
-`run` is one run as read from its folder, `book` all of them and the operations on them, `next` the program that a run
-starts at its end, `listing` the list that a page follows, `places` the runs of the book and those that the command line
-has put into the same folder. `form` makes fields from the laboratory's settings, `presets` are descriptions to begin
-with, `judging` checks a description by the code of the command and locates its errors; `toml` writes it. `views` and
-`describing` are the pages.
+`registry` has the runs that the dashboard starts, and the operations on them; `next` is the program that a run starts
+at its end; `places` finds these runs and those that the command line has put into the same folder. `index` caches the
+runs' settings and metrics (`entries`, `flat`), `choosing` selects among them, and `listing` is the list that a page
+follows. `form` makes forms from the settings of experiments. `judging` checks a description with the command's code and
+locates its errors, and has the shipped experiments. `views` are the pages.
 """

@@ -1,4 +1,4 @@
-"""The view in the address of the list of runs: runs, columns, order, groups and page."""
+"""The view of the list of runs, as given in the address: selection, columns, order, groups and page."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from fedping.experiments.laboratory.summary import t_quantile
 from fedping.protocol.errors import InvalidSettings
 
 ON_A_PAGE = 50
-"""Rows of a page."""
+"""Number of rows per page."""
 
 MOST_CHOSEN, MOST_CONDITIONS, MOST_WORDS = 24, 20, 20
-"""Columns that may be chosen, conditions, and words that are searched for."""
+"""Maximum number of chosen columns, of conditions, and of words of a search."""
 
 BY_SEED, NO_GROUPS, BY_VARIANT = "", "none", "variant"
-"""The usual grouping, by all settings but the seeds; each run on its own; and each variant of each run."""
+"""Groupings: by all settings but the seeds (the usual one); each run on its own; each variant of each run."""
 
 _CONDITION = re.compile(r"\s*(.+?)\s*(<=|>=|!=|=|<|>|~)\s*(.*?)\s*", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class View:
-    """The view of the list that an address asks for.
+    """The view of the list that an address requests.
 
     Attributes:
         words: the words to search for.
@@ -40,7 +40,7 @@ class View:
         columns: the settings and metrics that are shown; the usual ones if empty.
         sort: the column that decides the order; the time of description if empty.
         backwards: whether the order is reversed.
-        group: what is grouped by: :data:`BY_SEED`, :data:`NO_GROUPS`, :data:`BY_VARIANT` or a column.
+        group: the grouping: :data:`BY_SEED`, :data:`NO_GROUPS`, :data:`BY_VARIANT` or a column.
         page: the number of the page, from 1 on.
     """
 
@@ -82,11 +82,11 @@ class View:
         return urlencode(given)
 
     def with_columns(self, columns: Sequence[str]) -> View:
-        """Return this view with only these columns; rows that are requested later have only these."""
+        """Return this view with other columns, for rows that the page requests later."""
         return replace(self, columns=tuple(columns))
 
     def but(self, **changes: Any) -> str:
-        """Return the address of this view with changes, on its first page unless ``page`` is one of them."""
+        """Return the address of this view with changes; it is the first page unless ``page`` is changed."""
         query = replace(self, **{"page": 1, **changes}).query
         return f"/runs/?{query}" if query else "/runs/"
 
@@ -125,7 +125,7 @@ def condition(text: str) -> Condition:
     """Return the condition in a text.
 
     Raises:
-        InvalidSettings: it is not a condition.
+        InvalidSettings: the text is not a condition.
     """
     match = _CONDITION.fullmatch(text)
     if match is None:
@@ -140,7 +140,7 @@ class Cell(NamedTuple):
     """A row's value of a column.
 
     Attributes:
-        text: the value of a setting, or its several values; None for a metric.
+        text: the value or values of a setting; None for a metric.
         mean: the mean of a metric.
         half: half its 95 % t interval over seeds; None for one seed.
         number: the number of seeds or runs behind the mean, or of different values of a setting.
@@ -154,10 +154,10 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that make one row; ``key`` names what they have in common.
+    """Runs that make one row of the list; ``key`` identifies the group.
 
-    ``over`` says what a metric's mean and spread are over: the seeds of runs that are otherwise alike, or runs. If the
-    row is about a single variant of its run, ``variant`` is that one's place, from 1 on; it is 0 for all variants.
+    ``over`` is the sample of a metric's mean and spread: the seeds of runs that differ only by seed, or the runs. If
+    the row describes a single variant of a run, ``variant`` is the variant's place, from 1 on; else 0.
     """
 
     key: str
@@ -167,12 +167,12 @@ class Group:
 
     @property
     def one(self) -> Row | None:
-        """The only run, if there is one alone with all its variants."""
+        """The only run, if the group is a single run with all its variants; else None."""
         return self.rows[0] if len(self.rows) == 1 and self.over == "seeds" and not self.variant else None
 
     @property
     def name(self) -> str:
-        """The name of its only variant; empty for all."""
+        """The name of the group's only variant; empty for all variants."""
         return self.rows[0].names[self.variant - 1] if self.variant else ""
 
     @property
@@ -182,7 +182,7 @@ class Group:
 
     @property
     def seeds(self) -> list[int]:
-        """All seeds of its runs."""
+        """All seeds of the group's runs."""
         return sorted({seed for row in self.rows for seed in seeds_of(row)})
 
     @property
@@ -197,7 +197,7 @@ def seeds_of(row: Row) -> list[int]:
 
 
 def grouped(rows: Sequence[Row], by: str, index: RunIndex) -> list[Group]:
-    """Return runs, newest first, in groups, in the order of the newest of each."""
+    """Return runs, which are given newest first, in groups, ordered by each group's newest run."""
     if by == NO_GROUPS:
         return [Group(row.id, (row,), "seeds") for row in rows]
     if by == BY_VARIANT:
@@ -220,11 +220,11 @@ def _variants_of(row: Row) -> list[Group]:
 
 
 def chosen(view: View, index: RunIndex) -> list[Group]:
-    """Return the rows of a view on all its pages, in its order."""
+    """Return the rows of a view on all its pages, in the view's order."""
     conditions = view.conditions
     if view.group != BY_VARIANT:
         return in_order(grouped(index.choose(view.words.split(), conditions), view.group, index), view, index)
-    # here each variant has to meet them, and not only its run
+    # here each variant, and not only its run, must meet the conditions
     of_values = [each for each in conditions if each.column not in (*OWN, "tag", "alike")]
     of_runs = [each for each in conditions if each not in of_values]
     groups = grouped(index.choose(view.words.split(), of_runs), view.group, index)
@@ -235,7 +235,7 @@ def chosen(view: View, index: RunIndex) -> list[Group]:
 
 
 def _meets(cell: Cell, of: Condition) -> bool:
-    """Return whether a cell meets a condition, as the index has it."""
+    """Return whether a cell meets a condition, by the same rules as in the index."""
     number = cell.mean if cell.text is None else number_in(cell.text)
     wanted = number_in(of.value)
     if of.is_ == "~":
@@ -287,12 +287,12 @@ def cell_of(group: Group, column: str, values: Values, deciding: Mapping[str, Va
 
 
 def best_of(group: Group, deciding: Mapping[str, Values]) -> int:
-    """Return the place of a group's best or only variant, from 1 on; 0 if its runs have one variant."""
+    """Return the place, from 1 on, of a group's best or selected variant; 0 if its runs have a single variant."""
     return group.variant or _best_variant(group, _disjoint(group.rows), deciding)
 
 
 Part: TypeAlias = tuple[float, float | None, int]
-"""A mean over seeds, the deviation between them, and their number."""
+"""A mean over seeds, the standard deviation between seeds, and the number of seeds."""
 
 
 def _part(value: Value | None) -> Part | None:
@@ -300,7 +300,7 @@ def _part(value: Value | None) -> Part | None:
 
 
 def _disjoint(rows: Iterable[Row]) -> list[Row]:
-    """Return the runs that share no seed with an earlier one: a repeated seed only repeats its result."""
+    """Return the runs that share no seed with an earlier one, because a repeated seed only repeats its result."""
     seen: set[int] = set()
     found = []
     for row in rows:
@@ -356,7 +356,7 @@ def _texts(values: Mapping[int, Value]) -> list[str]:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Return whole numbers in order as a text, three and more in a row as a range."""
+    """Return ascending integers as a text, with three or more consecutive ones as a range."""
     rows: list[list[int]] = []
     for number in numbers:
         if rows and number == rows[-1][-1] + 1:
@@ -370,7 +370,7 @@ def _ranges(numbers: Sequence[int]) -> str:
 _MOST_RANGES = 8
 
 _NAMED = 3
-"""Maximum number of values that a cell names; of more, it only gives the number."""
+"""Maximum number of values that a cell names; further values are only counted."""
 
 
 def _several(texts: Sequence[str]) -> str | None:
@@ -396,7 +396,7 @@ def in_order(groups: Sequence[Group], view: View, index: RunIndex) -> list[Group
 
 
 def deciding_of(groups: Sequence[Group], index: RunIndex) -> dict[str, Values]:
-    """Return the values that decide which variants are best, for the groups of several runs."""
+    """Return, for the groups of several runs, the values of the metrics by which the best variants are selected."""
     several = [group for group in groups if group.one is None and group.over == "seeds" and not group.variant]
     names = {group.newest.decides for group in several if group.newest.decides}
     keys = [row.key for group in several for row in group.rows]

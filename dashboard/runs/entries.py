@@ -1,4 +1,4 @@
-"""A run as the index of runs keeps it: its row in the list, its settings, its metrics, and the stamp of its files."""
+"""A run's entry in the index of runs: its row in the list, its settings, its metrics, and the stamp of its files."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ from fedping.protocol.local_files import is_settled
 from fedping.protocol.settings_file import tables_in
 
 MOST_TEXT = 200
-"""Characters of a setting's value that are kept."""
+"""Maximum characters of a setting's value in the index."""
 
 MOST_SETTINGS = 2000
-"""Settings of a variant that are kept."""
+"""Maximum number of a variant's settings in the index."""
 
 MOST_VARIANTS = 1000
-"""Variants of a run whose settings and metrics are kept."""
+"""Maximum number of a run's variants in the index."""
 
 _MOST_BYTES = 64_000_000
-"""Bytes of a run's note or summary that are read."""
+"""Maximum bytes of a run's note or summary; a larger file is not read."""
 
 _TAIL = 8192
 """Bytes at the end of a run's progress that are searched for its last round."""
 
 _USUAL_ROUNDS = 10
-"""Rounds that a baseline counts for, since its number of rounds is unknown beforehand."""
+"""Number of rounds assumed for a baseline, whose number is unknown beforehand."""
 
 
 class Found(NamedTuple):
-    """A metric of a variant: its mean over seeds, the standard deviation between them (None for one), their number."""
+    """A variant's metric: mean and standard deviation over seeds (None for one seed), and the number of seeds."""
 
     mean: float
     deviation: float | None
@@ -64,18 +64,18 @@ class Found(NamedTuple):
 
 
 class Kept(Struct, frozen=True):
-    """A run as the index keeps it.
+    """A run's entry in the index.
 
     Attributes:
-        row: the run as the list shows it.
+        row: the run's values in the list.
         settings: the settings that its variants share, by dotted name.
         differing: by variant, the settings that differ between variants; empty with one variant.
-        metrics: by variant, its metrics as "split metric".
+        metrics: the metrics by variant, each named "split metric".
         best: the best variant; None before the run is finished.
         decides: the metric that decides which variant is best, as "split metric".
         upwards: whether a higher value of that metric is better.
         seeds: its seeds.
-        alike: the same text for finished runs that differ only by seed; None for a run that is never grouped.
+        alike: a text that is the same for finished runs that differ only by seed; None if the run is never grouped.
     """
 
     row: dict[str, Any]
@@ -90,7 +90,7 @@ class Kept(Struct, frozen=True):
 
     @property
     def names(self) -> list[str]:
-        """The names of its variants, in order; empty with one variant."""
+        """The names of the run's variants, in order; empty with one variant."""
         names = sorted({*self.differing, *self.metrics})
         return names if len(names) > 1 else []
 
@@ -132,7 +132,7 @@ def kept(runs: Path, where: Place) -> Kept:
 
 
 def _row(runs: Path, where: Place, setups: Setups, summary: Summary | None) -> dict[str, Any]:
-    """Return a run as the list shows it."""
+    """Return a run's values in the list."""
     run, labels, kind = where.run, labels_of(runs, where.id), where.kind
     best = summary.best if summary is not None and summary.best in summary.variants else None
     return {
@@ -159,7 +159,7 @@ def _row(runs: Path, where: Place, setups: Setups, summary: Summary | None) -> d
 
 
 def _shown(summary: Summary, best: str) -> dict[str, tuple[float, float | None]]:
-    """Return the means of a variant with half their intervals, by "split metric", in the order of the columns."""
+    """Return a variant's means with half their intervals, by "split metric", in the order of the columns."""
     metrics = summary.variants[best].metrics
     return {
         f"{split} {metric}": (band.mean, band.half)
@@ -183,14 +183,14 @@ def moment_text(moment: datetime | None) -> str | None:
 
 
 class Setups(NamedTuple):
-    """The seeds of a run, and the settings of its variants; empty where they cannot be read."""
+    """The seeds of a run, and the settings of its variants; both are empty if they cannot be read."""
 
     seeds: tuple[int, ...] = ()
     variants: Mapping[str, Flat] = MappingProxyType({})
 
 
 def _setups_of(where: Place) -> Setups:
-    """Return the setups of a run, from its note, or from its description before it has one."""
+    """Return the setups of a run, from its note, or from its description if the note does not exist yet."""
     file = where.out / NOTE
     try:
         if file.stat().st_size > _MOST_BYTES:
@@ -226,7 +226,7 @@ def _bounded(settings: Flat) -> Flat:
 
 
 def _split(variants: Mapping[str, Flat]) -> tuple[Flat, dict[str, Flat]]:
-    """Return the settings that all variants share, and the differing ones of each variant."""
+    """Return the settings that all variants share, and each variant's other settings."""
     first = next(iter(variants.values()), {})
     if len(variants) < 2:
         return first, {}
@@ -277,7 +277,7 @@ _OF_COMMAND_LINE = ("", NOTE, "summary.json")
 
 
 class Stamp(NamedTuple):
-    """A text that changes with a run's files; ``settled`` if any further change would change it."""
+    """A text that changes with a run's files; ``settled`` if it is sure to change with any further change."""
 
     text: str
     settled: bool
@@ -289,7 +289,7 @@ def stamp_of(runs: Path, id: str, labels: Collection[str] | None) -> Stamp | Non
     Args:
         runs: the folder of the runs.
         id: the name of the run's folder.
-        labels: the names of the files in the folder of labels, where it has been listed.
+        labels: the names of the files in the folder of labels; None if it has not been listed.
     """
     base = f"{runs}/{id}/"
     stats = [_stat(base + name) for name in _OF_BOOK]
@@ -327,12 +327,12 @@ def summary_of(out: Path) -> Summary | None:
 def _summary(file: Path, changed: int) -> Summary | None:
     try:
         return msgspec.json.decode(without_format(file.read_bytes(), str(file)), type=Summary)
-    except (msgspec.MsgspecError, UnicodeDecodeError, NewerFormat):  # a study's; or damaged, as its own page says
+    except (msgspec.MsgspecError, UnicodeDecodeError, NewerFormat):  # a study's, or damaged
         return None
 
 
 def _done(run: Place, kind: str) -> float | None:
-    """Return the share of a run that is done; None if unknown."""
+    """Return the completed share of a run; None if unknown."""
     if run.state == "waiting":
         return None
     if kind == "study":

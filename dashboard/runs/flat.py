@@ -1,4 +1,4 @@
-"""Settings by dotted name, as texts."""
+"""Settings as texts by dotted name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 Flat: TypeAlias = dict[str, str]
-"""Settings by dotted name, as texts."""
+"""Settings as texts by dotted name."""
 
 
 def flat(settings: Mapping[str, Any], before: str = "") -> Flat:

@@ -1,11 +1,11 @@
 """The index of runs, in SQLite next to the runs: the values that the list shows and sorts by.
 
-The files are the truth. Every run has a stamp of its files (their times and sizes); a run whose stamp differs from that
-in the index is read again, before it is shown, and at the next scan of the folder. A damaged or deleted index, or one
-of another fedping version, is rebuilt. Several processes may share it.
+The runs' files are authoritative. Every run has a stamp of its files (their times and sizes). If the stamp differs from
+that in the index, the run is read again before it is shown, and at the next scan of the folder. A damaged or deleted
+index, or one of another fedping version, is rebuilt. Several processes may share an index.
 
-A scan uses one request's time limit, then continues in a thread. It reads the newest runs first, and makes way for
-requests.
+A scan runs within a request up to a time limit, then continues in a thread. It reads the newest runs first, and pauses
+during requests.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from fedping.protocol.local_files import is_settled
 T = TypeVar("T")
 
 FOLDER, FILE = ".index", "runs.sqlite"
-"""Where the index is, below the folder of the runs."""
+"""Folder and file of the index, in the folder of the runs."""
 
 _FORMAT = f"3 {__version__}"
-"""An index of another format or version of fedping is rebuilt."""
+"""Format of the index, with the version of fedping; an index with another one is rebuilt."""
 
 _CHUNK = 50
 """Runs written in one transaction, so that other processes never wait for long."""
 
 _AT_ONCE = 30
-"""Steps of a scan, each a run or a chunk of stamps, that are done at once on the slowest machine too."""
+"""Steps of a scan, each a run or a chunk of stamps, that are done within a request even after its time limit."""
 
 _MOST_REMEMBERED = 16
-"""Answers that are kept until the index changes."""
+"""Maximum number of cached answers, which are valid until the index changes."""
 
 _QUICK = 0.1
-"""Duration in seconds below which a scan runs at every read of a folder that has just changed."""
+"""Seconds below which a scan is quick enough for every reading of a folder that has just changed."""
 
 _WAIT = 5.0
 """Seconds to wait for another process that writes."""
@@ -60,7 +60,7 @@ _SCHEMA = (
     "DROP TABLE IF EXISTS value",
     "CREATE TABLE run (key INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, stamp TEXT NOT NULL, title TEXT, state TEXT, "
     "kind TEXT, described TEXT, took REAL, best TEXT, tags TEXT, text TEXT, alike TEXT, seeds TEXT, decides TEXT, "
-    "upwards INTEGER, variants TEXT, seal INTEGER NOT NULL, kept BLOB NOT NULL)",  # last what is long, and read for few
+    "upwards INTEGER, variants TEXT, seal INTEGER NOT NULL, kept BLOB NOT NULL)",  # long columns are last
     "DROP TABLE IF EXISTS known",
     "CREATE TABLE known (place INTEGER PRIMARY KEY, name TEXT, runs INTEGER, texts INTEGER)",
     "CREATE TABLE name (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
@@ -69,24 +69,24 @@ _SCHEMA = (
 )
 
 BREAK = "\n"
-"""Stands before, between and behind the tags of a run, and between the names of its variants."""
+"""Separator before, between and after the tags of a run, and between the names of its variants."""
 
 _AT_REST = ("finished", "failed", "stopped", "lost")
-"""States that change with the files alone; a run in another is read again whenever it is shown."""
+"""States that change only with a run's files; a run in any other state is read again whenever it is shown."""
 
 SETTINGS = "settings."
-"""Stands before the dotted name of a setting in the name of a column; a metric's is "split metric"."""
+"""Prefix of a setting's dotted name in the name of its column; the column of a metric is named "split metric"."""
 
 
 class Progress(NamedTuple):
-    """The progress of a scan: of ``all`` runs of the folder, ``known`` ones are up to date with their files."""
+    """The progress of a scan: of the folder's ``all`` runs, ``known`` are up to date in the index."""
 
     known: int
     all: int
 
 
 class Shown(NamedTuple):
-    """A run of the index as its files are now."""
+    """A run with its index entry, up to date with its files."""
 
     id: str
     kept: Kept
@@ -111,12 +111,12 @@ class Row(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """The names of its variants, in order; empty with one variant."""
+        """The names of the run's variants, in order; empty with one variant."""
         return self.variants.split(BREAK) if self.variants else []
 
 
 class Value(NamedTuple):
-    """A run's value of a setting, or of a metric with the deviation between its seeds and their number."""
+    """A run's value of a setting, or of a metric with its standard deviation between seeds and the number of seeds."""
 
     text: str | None
     number: float | None
@@ -125,7 +125,7 @@ class Value(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A setting or a metric, the number of runs that have it, and the number of different values of a setting."""
+    """A setting or metric as a column: the number of runs that have it and, for a setting, of its different values."""
 
     name: str
     runs: int
@@ -133,12 +133,12 @@ class Column(NamedTuple):
 
     @property
     def is_setting(self) -> bool:
-        """Whether it is a setting."""
+        """Whether the column is a setting."""
         return self.name.startswith(SETTINGS)
 
 
 class Condition(NamedTuple):
-    """A condition on a column's value; ``is_`` is one of :data:`COMPARISONS`."""
+    """A condition on a column's value; ``is_`` is a comparison, one of :data:`COMPARISONS`."""
 
     column: str
     is_: str
@@ -146,14 +146,14 @@ class Condition(NamedTuple):
 
 
 COMPARISONS = ("=", "!=", "<", "<=", ">", ">=", "~")
-"""The comparisons of a value; "~" means that the text contains it."""
+"""The comparisons; "~" means that the column's text contains the given value."""
 
 OWN = ("title", "state", "kind", "best", "described", "took")
 """Columns of every run in addition to settings and metrics."""
 
 
 class RunIndex:
-    """The index of the runs in a folder; one in a process, shared by its threads.
+    """The index of the runs in a folder; a process has one, shared by its threads.
 
     Args:
         folder: the folder of the runs.
@@ -193,10 +193,10 @@ class RunIndex:
         return self._building
 
     def look(self, patience: float, least: float = 0.0) -> None:
-        """Index the folder's changes, for at most about ``patience`` seconds; a thread does the rest.
+        """Update the index for at most about ``patience`` seconds; a thread does the rest.
 
         Args:
-            patience: seconds that the caller has.
+            patience: the caller's time limit in seconds.
             least: seconds after the last scan during which only a change of the folder itself starts another scan.
         """
         self._open_again_if_replaced()
@@ -228,7 +228,7 @@ class RunIndex:
             self._scanning.release()
 
     def _scan(self, until: float | None) -> bool:
-        """Scan until a moment of the monotonic clock, or to the end; return whether that is reached."""
+        """Scan to the end, or until a time of the monotonic clock; return whether the end was reached."""
         if self._steps is None:
             self._steps = self._scan_steps(_changed(self.folder))
         steps = self._steps
@@ -248,14 +248,14 @@ class RunIndex:
         return True
 
     def _make_way(self) -> None:
-        """Wait while requests are answered, for a second at most: they need the interpreter too."""
+        """Wait while requests are answered, at most one second, because they need the interpreter too."""
         until = time.monotonic() + 1.0
         while self._requests and time.monotonic() < until:
             time.sleep(0.002)
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """Let a scan in another thread wait."""
+        """Pause a scan in another thread during the block."""
         with self._counting:
             self._requests += 1
         try:
@@ -291,7 +291,7 @@ class RunIndex:
                 if (kept := self._read(id)) is not None:
                     found.append((id, stamp, kept))
                 yield Progress(len(names) - len(due) + start + place, len(names))
-            if opened != self._times_opened:  # it has been made anew: so is the scan
+            if opened != self._times_opened:  # the index was rebuilt, so scan again
                 return
             self._write(found)
         self._took, self._changed, self._ended = took, changed, time.monotonic()
@@ -334,7 +334,7 @@ class RunIndex:
     # what it knows
 
     def fresh(self, ids: Iterable[str]) -> list[Shown]:
-        """Return runs from their current files, in this order, without deleted ones."""
+        """Return the runs' entries, up to date with their files, in the given order and without deleted runs."""
         wanted = list(ids)
         marks = ",".join("?" * len(wanted))
         rows = self._ask(f"SELECT id, stamp, seal, kept, state FROM run WHERE id IN ({marks})", wanted)
@@ -354,19 +354,19 @@ class RunIndex:
         return self._read(id)
 
     def _read(self, id: str) -> Kept | None:
-        """Return a run from its files; None if there is none, or its files cannot be read."""
+        """Return a run's entry from its files; None if there is no such run, or its files cannot be read."""
         try:
             return kept_of(self.folder, id)
         except OSError:
             return None
 
     def choose(self, words: Sequence[str], conditions: Sequence[Condition], most: int = -1) -> list[Row]:
-        """Return the runs whose text has all ``words``, and that meet all conditions; the newest first.
+        """Return the runs that contain all ``words`` and meet all conditions, newest first.
 
         Args:
             words: the words to search for.
             conditions: on the columns.
-            most: the most runs; all if negative.
+            most: maximum number of runs; all if negative.
         """
         wheres, values = [], []
         for word in words:
@@ -384,7 +384,7 @@ class RunIndex:
         return [Row(*row) for row in rows]
 
     def count(self) -> int:
-        """Return the number of runs that the index knows."""
+        """Return the number of runs in the index."""
         return sum(self.states().values())
 
     def states(self) -> Mapping[str, int]:
@@ -397,10 +397,10 @@ class RunIndex:
         return sorted({tag for (tags,) in rows for tag in tags.split(BREAK) if tag})
 
     def values(self, column: str, of: Sequence[int] | None = None) -> dict[int, dict[int, Value]]:
-        """Return the values of a setting or a metric by run and variant; variant 0 is that of the run as a whole.
+        """Return the values of a setting or a metric by run and variant; variant 0 stands for the run as a whole.
 
         Args:
-            column: its name.
+            column: the column's name.
             of: the keys of the runs; all if None.
         """
         among = "" if of is None else f" AND run IN ({','.join(map(str, of))})"
@@ -415,11 +415,11 @@ class RunIndex:
         return found
 
     def columns(self) -> list[Column]:
-        """Return the settings and metrics that runs have, as of a moment ago."""
+        """Return the settings and metrics that runs have, as last counted."""
         return [Column(*row) for row in self._ask("SELECT name, runs, texts FROM known ORDER BY place", ())]
 
     def _count_columns(self) -> Iterator[None]:
-        """Count what runs have, one name at a time, so that requests need not wait."""
+        """Count the runs and texts of each column, one column per step, so that requests need not wait."""
         found = []
         with self._lock:
             names = self._rows("SELECT number, name FROM name ORDER BY number")
@@ -454,11 +454,11 @@ class RunIndex:
             self._times_opened += 1
             self._folder_was_there = self.folder.is_dir()
             self._database = _opened(self.folder)
-            self._inode = _inode(self.folder)  # also of a file that could not be used: another is tried again
+            self._inode = _inode(self.folder)  # also of an unusable file, to notice another one
         return self._database
 
     def _open_again_if_replaced(self) -> None:
-        """Reopen the index if another process has rebuilt or deleted it, or the folder exists by now."""
+        """Reopen the index if another process has rebuilt or deleted it, or if the folder was created since."""
         with self._lock:
             if self._database is None:
                 return
@@ -466,13 +466,13 @@ class RunIndex:
             if now != self._inode or (not self._folder_was_there and self.folder.is_dir()):
                 self._start_again()
                 return
-            with suppress(sqlite3.DatabaseError):  # which the next question finds
+            with suppress(sqlite3.DatabaseError):  # the next query finds it
                 version = self._database.execute("PRAGMA data_version").fetchone()[0]
                 self.generation += version != self._version  # another process has written
                 self._version = version
 
     def remembered(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """Return the cached value of a key, computed again only after a change of the index."""
+        """Return a key's cached value, computed again only after a change of the index."""
         generation = self.generation
         if self._memory[0] != generation or len(self._memory[1]) > _MOST_REMEMBERED:
             self._memory = (generation, {})
@@ -485,7 +485,7 @@ class RunIndex:
         """Rebuild the index after an error, unless another process is writing it.
 
         Raises:
-            BusyIndex: another process is.
+            BusyIndex: another process is writing the index.
         """
         with self._lock:
             if _is_busy(error):
@@ -505,11 +505,11 @@ class RunIndex:
 
 
 class BusyIndex(WrongState):
-    """Another process has the index for long."""
+    """Another process has been writing the index for too long."""
 
 
 def _opened(folder: Path) -> sqlite3.Connection:
-    """Return the index of a folder; in memory where there can be no file."""
+    """Return the index of a folder; in memory if no file can be written."""
     if folder.is_dir():
         for _ in range(2):
             try:
@@ -528,7 +528,7 @@ def _usable(file: str) -> sqlite3.Connection:
     """Open a database, and recreate its tables if they differ.
 
     Raises:
-        sqlite3.DatabaseError: it is damaged, or cannot be written.
+        sqlite3.DatabaseError: the database is damaged, or cannot be written.
     """
     database = sqlite3.connect(file, timeout=_WAIT, isolation_level=None, check_same_thread=False)
     try:
@@ -577,7 +577,7 @@ def _remove(folder: Path) -> None:
 
 
 def _changed(folder: Path) -> int | None:
-    """Return when a folder was changed, if long enough ago that a further change would have another time."""
+    """Return a folder's time of modification; None if it is so recent that a further change might not alter it."""
     try:
         changed = folder.stat().st_mtime_ns
     except OSError:
@@ -586,7 +586,7 @@ def _changed(folder: Path) -> int | None:
 
 
 def _names(folder: Path, hidden: bool = False) -> list[str]:
-    """Return the names in a folder, in reverse order: the newest runs, whose names begin with their date, first."""
+    """Return the names in a folder in reverse order, which puts the newest runs first: names begin with the date."""
     try:
         names = os.listdir(folder)
     except OSError:
@@ -595,7 +595,7 @@ def _names(folder: Path, hidden: bool = False) -> list[str]:
 
 
 def _forgotten(database: sqlite3.Connection, id: str) -> int | None:
-    """Forget a run; return its key, None if it was unknown."""
+    """Remove a run from the index; return its key, or None if the run was unknown."""
     row = database.execute("SELECT key FROM run WHERE id = ?", (id,)).fetchone()
     if row is None:
         return None
@@ -620,7 +620,7 @@ class _Names:
 
 
 def _facts(kept: Kept) -> tuple[Any, ...]:
-    """Return a run's values of the table of runs, from the title on."""
+    """Return a run's row in the table of runs, from the title on."""
     row = kept.row
     texts = (row["title"], row["id"], row["state"], row["kind"], row["by"], row["best"] or "", row["note"])
     return (
@@ -705,7 +705,7 @@ _MOST_OPEN = 8
 
 
 def index_of(folder: Path) -> RunIndex:
-    """Return the index of a folder of runs: one in a process."""
+    """Return the index of a folder of runs; a process has one per folder."""
     with _OPENING:
         if folder not in _OPEN:
             _OPEN[folder] = RunIndex(folder)

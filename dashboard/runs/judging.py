@@ -1,4 +1,4 @@
-"""Checks of a description by the code of the command that will run it, as far as possible at once; and the presets."""
+"""Checks of a description with the code of the command that will run it, and the presets."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _TABLE = re.compile(r"\[(?P<table>[a-z_.]+)\]")
 
 @dataclass(frozen=True)
 class Judged:
-    """A description that can be run: its kind, and its number of trainings."""
+    """A valid description: kind, name, variants and number of seeds."""
 
     kind: Literal["laboratory", "study"]
     name: str
@@ -58,7 +58,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Problem:
-    """Why a description cannot be run, and where the problem is, if known.
+    """The reason why a description cannot be run, and the place of the problem, if known.
 
     ``path`` is the dotted name of a setting or a table, ``variant`` the name of the variant that contains it.
     """
@@ -71,8 +71,8 @@ class Problem:
 def judge(text: str, data: Sequence[Path] = ()) -> Judged | Problem:
     """Return the checked description, or its problem.
 
-    It may come from any user who can reach the dashboard. So a file that it names must be below one of the folders
-    ``data``, and a function in a module that the operator has loaded as an extension.
+    Descriptions may come from any user who can reach the dashboard. So a file that a description names must be in one
+    of the folders ``data``, and a function must be in a module that the operator has loaded as an extension.
     """
     try:
         tables = tables_in(text, "this")
@@ -84,13 +84,13 @@ def judge(text: str, data: Sequence[Path] = ()) -> Judged | Problem:
 
 
 MOST_PROBLEMS = 8
-"""The most problems of one description that are reported at once."""
+"""Maximum number of a description's problems that are reported at once."""
 
 
 def judge_all(text: str, data: Sequence[Path] = ()) -> Judged | list[Problem]:
     """Return the checked description, or all problems that can be distinguished, in order.
 
-    Each further problem is found by leaving out the setting with the problem before it.
+    To find the next problem, the setting with the previous one is removed.
     """
     judged = judge(text, data)
     problems: list[Problem] = []
@@ -174,7 +174,7 @@ def _check(setup: Setup, data: Sequence[Path]) -> None:
 
 
 def _check_file(said: str, where: str, data: Sequence[Path], *, is_folder: bool = False) -> None:
-    """Raise if a description may not name a file, or a folder, before revealing whether it exists."""
+    """Raise if a description may not name a file, without revealing whether it exists, or if the file is missing."""
     file = Path(said)
     if not file.is_absolute():
         raise InvalidSettings(f"{where} is '{said}'; give its absolute path, such as /home/me/{file.name}")
@@ -256,7 +256,7 @@ def _beside(study: Any, data: Sequence[Path]) -> Mapping[str, bytes]:
 
 
 def problem_of(sentence: str, tables: Mapping[str, Any]) -> Problem:
-    """Return a problem with its place in the file: a variant, or all variants. ``sentence`` describes the problem."""
+    """Return the problem that an error sentence describes, with its place in the file: a variant, or all variants."""
     of_variant = _VARIANT.match(sentence)
     if of_variant is None:
         return Problem(sentence, _path(sentence))
@@ -267,7 +267,7 @@ def problem_of(sentence: str, tables: Mapping[str, Any]) -> Problem:
 
 
 def _says(variant: str, path: str, tables: Mapping[str, Any]) -> bool:
-    """Return whether a variant itself has a setting, or the table in which it is missing."""
+    """Return whether a variant itself has a setting, or has the table in which the setting is missing."""
     changes: Mapping[str, Any] = next((each for each in tables.get("variants", ()) if each.get("name") == variant), {})
     found: Any = nested({key: value for key, value in changes.items() if key != "name"})
     *tables_of_it, setting = path.split(".")
@@ -314,7 +314,7 @@ SECONDS: dict[str, int] = {
     "firefox_study": 240,
     "private_users": 35,
 }
-"""Approximate processor time, where it was measured (docs/experiments.md)."""
+"""Measured processor time of shipped experiments in seconds, approximate (docs/experiments.md)."""
 
 
 @dataclass(frozen=True)
@@ -324,8 +324,8 @@ class Preset:
     Attributes:
         id: its file name without the suffix.
         path: the path of the file.
-        source: the folder and name, as the documentation gives them.
-        kind: what is run.
+        source: the folder and name as in the documentation.
+        kind: an experiment of the laboratory or of a study.
         about: the first sentences of the file.
         seconds: see :data:`SECONDS`; None if unknown.
     """
@@ -345,17 +345,17 @@ class Preset:
 
 @cache
 def presets() -> tuple[Preset, ...]:
-    """Return the shipped experiments: of the laboratory first, then studies."""
+    """Return the shipped experiments: first those of the laboratory, then those of studies."""
     files = [*sorted(EXPERIMENTS.glob("*.toml")), *sorted((EXPERIMENTS / "papers").glob("*.toml"))]
     known_presets = [preset for preset in map(_preset, files) if preset is not None]
     return tuple(sorted(known_presets, key=lambda preset: (preset.kind, preset.path.parent.name)))
 
 
 def preset(id: str) -> Preset:
-    """Return one of them.
+    """Return a shipped experiment.
 
     Raises:
-        FedpingError: there is none of that name.
+        FedpingError: no shipped experiment has this id.
     """
     for each in presets():
         if each.id == id:

@@ -28,13 +28,13 @@ from fedping.dashboard.runs.registry import RunBook
 from fedping.protocol.errors import InvalidSettings
 
 PATIENCE = 0.2
-"""Seconds that a page waits for changes in the folder; later ones follow."""
+"""Seconds that a page waits for the indexing of changes; the rest follows by the feed."""
 
 REST = 1.0
 """Seconds between two scans of the folder for an open page."""
 
 MOST_METRICS, MOST_SETTINGS = 3, 2
-"""Columns of a page whose address names none: the metrics that most of its runs have, the settings that differ most."""
+"""Default numbers of columns: of metrics that most runs of the page have, and of settings that differ most."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class Item:
 
     Attributes:
         id: the run's id, or the key of the group.
-        kept: the run, or the newest of the group.
-        group: the runs.
-        cells: what the columns show.
-        best: the best variant; for a group, by its means.
+        kept: the index entry of the run, or of the group's newest run.
+        group: the runs of the row.
+        cells: the values by column.
+        best: the best variant; for a group, the best by the means over its runs.
     """
 
     id: str
@@ -57,17 +57,17 @@ class Item:
 
     @property
     def row(self) -> Mapping[str, Any]:
-        """The run, or the newest of the group."""
+        """The list's values of the run, or of the group's newest run."""
         return self.kept.row
 
     @property
     def is_group(self) -> bool:
-        """Whether it is a group of runs."""
+        """Whether the row is a group of runs."""
         return self.group.one is None
 
     @property
     def mark(self) -> str:
-        """A text that changes with all that the row shows, but the progress."""
+        """A text that changes whenever anything in the row changes except the progress."""
         shown = {**self.row, "done": None}, [row.id for row in self.group.rows], self.cells
         return hashlib.sha256(msgspec.json.encode(shown)).hexdigest()[:12]
 
@@ -85,10 +85,10 @@ class Listed:
     """A page of the list.
 
     Attributes:
-        items: its rows.
+        items: the rows of the page.
         columns: the settings and metrics shown.
-        all: the number of runs in the folder, as far as they are known.
-        matching: the number of runs that the view asks for.
+        all: the number of runs in the folder that are known so far.
+        matching: the number of runs that match the view.
         rows: the number of rows on all pages.
         progress: the progress of the index; None if it is complete.
     """
@@ -107,7 +107,7 @@ class Listed:
 
 
 class _Plan(NamedTuple):
-    """The groups on a page, the number of all groups, and the number of runs in them."""
+    """The groups on a page, the number of all groups, and the number of runs in all groups."""
 
     page: list[Group]
     rows: int
@@ -121,7 +121,7 @@ def _planned(index: RunIndex, view: View) -> _Plan:
 
 
 def listed(folder: Path, view: View) -> Listed:
-    """Return a page of the runs in a folder, as their files are now."""
+    """Return a page of the runs in a folder, up to date with their files."""
     index = index_of(folder)
     plan = index.remembered(view, lambda: _planned(index, view))
     page = plan.page
@@ -153,7 +153,7 @@ def listed(folder: Path, view: View) -> Listed:
 
 
 def _own(kept: Kept, column: str) -> Cell:
-    """Return the row of a single run, from its files."""
+    """Return a single run's value of a column, from its index entry."""
     if column.startswith(SETTINGS):
         name = column.removeprefix(SETTINGS)
         if name in kept.settings:
@@ -181,14 +181,14 @@ def _differing(columns: Sequence[Column]) -> list[Column]:
 
 
 MOST_POINTS = 2000
-"""Rows that a drawing has: the first in the order of the view."""
+"""Maximum number of rows in a drawing: the first ones in the order of the view."""
 
 MOST_AXES = 8
 
 
 @dataclass(frozen=True)
 class Point:
-    """A row of the list in a drawing: its id, its title, the number of runs, and its value on each axis."""
+    """A row of the list in a drawing: id, title, number of runs, and its value on each axis."""
 
     id: str
     title: str
@@ -242,13 +242,13 @@ def _value(cell: Cell) -> float | str | None:
     if cell.text is None:
         return cell.mean
     if cell.number != 1:
-        return None  # there is no one place for several values
+        return None  # several values have no single position
     number = number_in(cell.text)
     return cell.text if number is None else number
 
 
 def usual_axes(folder: Path, view: View) -> list[str]:
-    """Return the axes of a drawing whose address names none: the settings that differ most, then a metric."""
+    """Return the default axes of a drawing: the settings that differ most, then a metric."""
     page = listed(folder, replace(view, columns=(), page=1))
     settings = [name for name in page.columns if name.startswith(SETTINGS)]
     metrics = [name for name in page.columns if not name.startswith(SETTINGS)]
@@ -256,7 +256,7 @@ def usual_axes(folder: Path, view: View) -> list[str]:
 
 
 def one_item(runs: Path, where: Place, columns: Sequence[str]) -> Item:
-    """Return one run as a row with these columns."""
+    """Return a run as a row with the given columns."""
     found = kept(runs, where)
     facts = Row(0, where.id, where.title, where.state, where.kind, "", None, found.best, None, "", None, 1, "")
     return Item(
@@ -265,7 +265,7 @@ def one_item(runs: Path, where: Place, columns: Sequence[str]) -> Item:
 
 
 def look(book: RunBook, least: float = 0.0) -> RunIndex:
-    """Index the changes of a folder of runs, start waiting runs if possible, and return the index."""
+    """Update the index of a folder of runs, start waiting runs if possible, and return the index."""
     index = index_of(book.folder)
     index.look(PATIENCE, least)
     states = index.states()
@@ -276,19 +276,19 @@ def look(book: RunBook, least: float = 0.0) -> RunIndex:
 
 
 USUAL = View()
-"""The view of an address that asks for nothing."""
+"""The view of an address without a query."""
 
 
 @dataclass(frozen=True)
 class RunsFeed:
-    """A page of the runs of a folder, sent whole at every change; the first page unless ``view`` says otherwise."""
+    """The feed of a page of a folder's runs, which is sent whole at every change."""
 
     folder: Path
     at_most: int
     view: View = USUAL
 
     def since(self, position: str | None) -> Change | None:
-        """Return the page if it differs from that of ``position``."""
+        """Return the page, or None if it is the same as at ``position``."""
         look(RunBook(self.folder, self.at_most), least=REST)
         page = listed(self.folder, self.view)
         progress = page.progress and [100 * page.progress.known // max(1, page.progress.all), *page.progress]

@@ -1,4 +1,4 @@
-"""The program that a run starts at its end: it starts the next waiting run, with or without a server."""
+"""Program that a run starts at its end to start the next waiting run; it needs no server."""
 
 from __future__ import annotations
 

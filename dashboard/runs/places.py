@@ -1,4 +1,4 @@
-"""All runs of a folder, of the dashboard and of the command line, with the tags and notes that people give them."""
+"""The runs of a folder, started by the dashboard or the command line, with people's tags and notes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedping.model_store.notes import is_odd
 from fedping.protocol.errors import InvalidSettings
 
 State: TypeAlias = Literal["waiting", "running", "finished", "failed", "stopped", "lost", "unfinished"]
-"""The states of a run of the book; ``unfinished`` is a run of the command line without results, running or not."""
+"""States of a run; ``unfinished`` is a command-line run without results, whether it is running or not."""
 
 Kind: TypeAlias = Literal["laboratory", "study"]
 
@@ -29,11 +29,11 @@ class Place:
     """A run and its location.
 
     Attributes:
-        id: the name of its folder.
-        title: its name for people.
+        id: the name of the run's folder.
+        title: the run's displayed name.
         out: the folder that ``fedping simulate`` writes into.
         state: see :data:`State`.
-        run: the run in the book; None if the command line made it.
+        run: the run in the book; None for a command-line run.
     """
 
     id: str
@@ -44,32 +44,32 @@ class Place:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will happen by itself."""
+        """Whether the run has ended."""
         return self.state not in ("waiting", "running", "unfinished")
 
     @property
     def kind(self) -> Kind:
-        """The kind of a run, from its note, or from its description before it has one."""
+        """The kind of the run, from its note, or from its description if the note does not exist yet."""
         if (self.out / NOTE).is_file():
             return "study" if is_study(self.out) else "laboratory"
         return "study" if self.run is not None and _names_a_study(self.run.description) else "laboratory"
 
     @property
     def folder(self) -> Path:
-        """The folder with everything of it."""
+        """The folder with all files of the run."""
         return self.run.folder if self.run else self.out
 
     @property
     def begun(self) -> datetime | None:
-        """When it was last started, if known."""
+        """The time of the run's last start; None if unknown."""
         return self.run.started if self.run else None
 
 
 def place(runs: Path, id: str) -> Place:
-    """Return the run with that id in a folder of runs.
+    """Return a run in a folder of runs by its id.
 
     Raises:
-        UnknownRun: there is none.
+        UnknownRun: the folder has no run with this id.
     """
     try:
         return _of_book(RunBook(runs).run(id))
@@ -90,7 +90,7 @@ _LONGEST = 255
 
 
 def places(runs: Path) -> list[Place]:
-    """Return all runs of a folder: those of the book, newest first, then the command line's by name."""
+    """Return all runs of a folder: those of the book, newest first, then those of the command line by name."""
     return [*map(_of_book, RunBook(runs).runs()), *_by_command_line(runs)]
 
 
@@ -122,13 +122,13 @@ FOLDER = ".labels"
 MOST_TAGS = 20
 
 _LONGEST_NAME = 200
-"""Bytes in an id up to which its file is named by it: the name of a run's folder may be too long to add a suffix."""
+"""Maximum bytes of an id that names its labels' file; a longer id is hashed, to leave room for a suffix."""
 
 Tag = Annotated[str, Meta(min_length=1, max_length=40)]
 
 
 class Labels(Struct, frozen=True):
-    """People's labels of a run: short ``tags`` to find it by, and a ``note``."""
+    """People's labels of a run: short ``tags`` for searching, and a ``note``."""
 
     tags: Annotated[tuple[Tag, ...], Meta(max_length=MOST_TAGS)] = ()
     note: Annotated[str, Meta(max_length=4000)] = ""
@@ -143,10 +143,10 @@ def labels_of(runs: Path, id: str) -> Labels:
 
 
 def labelled(tags: str, note: str) -> Labels:
-    """Return the labels in a form, with tags separated by commas.
+    """Return the labels in a form, whose tags are separated by commas.
 
     Raises:
-        InvalidSettings: there are too many, or one is too long.
+        InvalidSettings: there are too many tags, or a tag or the note is too long.
     """
     each = [" ".join("".join(sign for sign in tag if sign.isprintable()).split()) for tag in tags.split(",")]
     document = {"tags": list(dict.fromkeys(filter(None, each))), "note": _seen(note).strip()}
@@ -159,12 +159,12 @@ def labelled(tags: str, note: str) -> Labels:
 
 
 def _seen(note: str) -> str:
-    """Return a note without characters that can't be seen, some of which would reverse the text after them."""
+    """Return a note without invisible characters, some of which would reverse the text after them."""
     return "".join(sign for sign in note.replace("\r\n", "\n").replace("\t", " ") if not is_odd(sign))
 
 
 def write_labels(runs: Path, id: str, labels: Labels) -> None:
-    """Save the labels of a run; the folder of the runs is then marked as changed."""
+    """Save the labels of a run, and update the time of the runs' folder."""
     file = _file(runs, id)
     file.parent.mkdir(exist_ok=True)
     write_document(file, labels)

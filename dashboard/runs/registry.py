@@ -1,6 +1,6 @@
-"""All runs of a folder: listed, started a few at a time, stopped, continued, deleted.
+"""The runs in a folder: list, queue, stop, resume and delete them.
 
-Like the queue of their jobs, a book keeps nothing in memory.
+Like the queue of jobs, a book has no state in memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DESCRIPTION, NOTE = "experiment.toml", "run.json"
 
 
 class UnknownRun(NotThere):
-    """There is no run with that id."""
+    """The folder has no run with this id."""
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -39,12 +39,12 @@ class Note(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Run(Job):
-    """One run.
+    """A run of an experiment.
 
     Attributes:
-        title: its name for people.
+        title: the run's displayed name.
         described: when it was described, in UTC.
-        message: its last error sentence, if it failed; how it was ended, if it was lost.
+        message: the last error message of a failed run, or how a lost run was ended; else None.
     """
 
     title: str
@@ -63,12 +63,12 @@ class Run(Job):
 
     @property
     def can_resume(self) -> bool:
-        """Whether the same command would do the rest of it."""
+        """Whether the same command would complete the run."""
         return self.state in ("failed", "stopped", "lost")
 
 
 _over: dict[Path, tuple[int, Run]] = {}
-"""Runs that are over, and when their folder was last changed: nothing can happen to them without another change."""
+"""Cache of runs that are over, with their folders' times of modification; any later event would change the time."""
 
 
 def read_run(folder: Path) -> Run:
@@ -114,11 +114,11 @@ _ID = re.compile(r"[0-9]{8}-[0-9]{6}-[a-z0-9-]{1,60}")
 
 
 class RunBook:
-    """The runs in a folder; see the module.
+    """The runs in a folder, and the operations on them.
 
     Args:
         folder: the folder of the runs; created when first needed.
-        at_most: how many run at a time; the others wait for their turn.
+        at_most: maximum number of runs at a time; the others wait for their turn.
         patience: see :data:`PATIENCE`.
     """
 
@@ -135,21 +135,21 @@ class RunBook:
         return sorted(known, key=lambda run: run.described, reverse=True)
 
     def run(self, id: str) -> Run:
-        """Return one run.
+        """Return a run by its id.
 
         Raises:
-            UnknownRun: there is none of that id.
+            UnknownRun: the folder has no run with this id.
         """
         if not _ID.fullmatch(id):
             raise UnknownRun(f"the run '{id[:80]}' does not exist; choose one from the list")
         return read_run(self.folder / id)
 
     def start(self, description: bytes, title: str, beside: Mapping[str, bytes] | None = None) -> Run:
-        """Save an experiment as a new run, and start it, now or in its turn.
+        """Save an experiment as a new run, and queue it; it starts at once if few enough runs are running.
 
         Args:
             description: the file for ``fedping simulate``, not checked here.
-            title: its name for people.
+            title: the run's displayed name.
             beside: files to put into the same folder, such as the study's, by name.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -167,8 +167,8 @@ class RunBook:
         """Ask a run to stop, which takes a moment; a waiting run leaves the queue.
 
         Raises:
-            UnknownRun: there is none of that id.
-            WrongState: it is over.
+            UnknownRun: the folder has no run with this id.
+            WrongState: the run is over.
         """
         with self._locked(id) as run:
             if run.is_over:
@@ -176,11 +176,11 @@ class RunBook:
             self._queue.stop(run)
 
     def resume(self, id: str) -> None:
-        """Run the same command again, which does the unfinished rest, now or in its turn.
+        """Queue a run again; the same command then completes the unfinished part.
 
         Raises:
-            UnknownRun: there is none of that id.
-            WrongState: it is waiting, running or finished.
+            UnknownRun: the folder has no run with this id.
+            WrongState: the run is waiting, running or finished.
         """
         with self._locked(id) as run:
             if not run.can_resume:
@@ -192,8 +192,8 @@ class RunBook:
         """Delete a run with all its results.
 
         Raises:
-            UnknownRun: there is none of that id.
-            WrongState: it is running.
+            UnknownRun: the folder has no run with this id.
+            WrongState: the run is running.
         """
         with self._locked(id) as run:
             if run.state == "running":
@@ -230,7 +230,7 @@ class RunBook:
 
     @contextmanager
     def _locked(self, id: str) -> Iterator[Run]:
-        """Yield a run under a lock; the folder is then marked as changed."""
+        """Yield a run while holding the lock of the folder; update the folder's time afterwards."""
         self.run(id)  # so that no lock is created for a missing run
         with self._queue.alone():
             yield self.run(id)

@@ -1,4 +1,4 @@
-"""The Experiments page: the list of runs, the form or text that describes one, and the operations on a run."""
+"""The Experiments page: the list of runs, the form or text that describes a run, and the operations on runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from fedping.protocol.settings_file import NotToml, tables_in, toml_text
 
 
 def blueprint(services: Services) -> Blueprint:
-    """Return the page; from here on, waiting runs are started."""
+    """Return the views of the Experiments page, and start waiting runs."""
     views = Blueprint("runs", __name__, url_prefix="/runs", template_folder="templates", static_folder="static")
     book = RunBook(services.settings.runs, services.settings.runs_at_once)
     book.start_waiting()
@@ -109,11 +109,11 @@ def _list(views: Blueprint, services: Services, book: RunBook) -> None:
 
 
 _ADDED = ("add_column", "add_is", "add_value")
-"""The fields of the form that adds a condition."""
+"""Fields of the form that adds a condition."""
 
 
 def _is_untidy(args: MultiDict[str, str]) -> bool:
-    """Return whether a form has sent fields that an address to keep lacks: empty ones, or parts of a condition."""
+    """Return whether a form has sent fields that a clean address omits: empty ones, or parts of a condition."""
     return any(name in args for name in _ADDED) or any(not value for value in args.values())
 
 
@@ -151,13 +151,13 @@ def _actions(views: Blueprint, book: RunBook) -> None:
 
 
 def _labels_in_words(labels: Labels) -> str:
-    """Return a run's labels as the list of changes has them."""
+    """Return a run's labels in words, for the list of changes."""
     tags = f"tags: {', '.join(labels.tags)}" if labels.tags else ""
     return "; ".join(each for each in (tags, labels.note and f"note: {labels.note}") if each)
 
 
 def _done(id: str) -> AnyResponse:
-    """Answer a script with nothing, and a form with the page that it was sent from."""
+    """Answer a script with an empty response, and a form with a redirect to its page."""
     if request.is_json:
         return Response(status=204)
     return redirect(url_for("runs.index") if "list" in request.form else f"/runs/{id}/")
@@ -218,7 +218,7 @@ def describing(views: Blueprint, book: RunBook, data: Sequence[Path]) -> None:
 
 
 def helped(text: str) -> Markup:
-    """Return a docstring's words, with quoted parts as code."""
+    """Return a docstring as HTML, with quoted parts as code."""
     return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))
 
 
@@ -237,7 +237,7 @@ def wrong_in(nodes: Sequence[Node], wrong: Mapping[str, str]) -> bool:
 
 
 class Beginning(NamedTuple):
-    """The initial contents of a form: a description, its title, and the shipped experiment, if it is one."""
+    """The initial contents of a form: a description, its title, and the preset's id if it is a shipped experiment."""
 
     text: str
     title: str
@@ -259,7 +259,7 @@ def _begin(book: RunBook) -> Beginning:
 
 
 def _form_or_text(begun: Beginning) -> str | AnyResponse:
-    """Return the form of a description, or its text if the form cannot show it."""
+    """Return the page with a description's form, or with its text if the form cannot show it."""
     try:
         tables = tables_in(begun.text, "this")
     except NotToml:
@@ -272,7 +272,7 @@ def _form_or_text(begun: Beginning) -> str | AnyResponse:
 
 
 def _form_again() -> str:
-    """Return the form as filled in, with one more variant or setting if requested."""
+    """Return the page with the form as filled in, with one more variant or setting if requested."""
     filled = _filled(request.form)
     more, _, number = request.form.get("add", "").partition(".")
     arms = list(filled.arms)
@@ -287,7 +287,7 @@ def _filled(form: Mapping[str, str]) -> Filled:
 
 
 def _described(form: Mapping[str, str]) -> tuple[str, Problem | None]:
-    """Return the text of a posted form's description, and the reason if it isn't a valid one."""
+    """Return the description in a posted form as text, and the problem if the form cannot be converted."""
     if "text" in form:
         return form["text"].replace("\r\n", "\n"), None
     try:
@@ -297,7 +297,7 @@ def _described(form: Mapping[str, str]) -> tuple[str, Problem | None]:
 
 
 def _verdict(form: Mapping[str, str], data: Sequence[Path]) -> Mapping[str, Any]:
-    """Return what the page's script shows of a description: the file, its size, or the errors and where they are."""
+    """Return a description's data for the page's script: the file and its size, or the errors with their places."""
     text, problem = _described(form)
     judged: Judged | list[Problem] = [problem] if problem else judge_all(text, data)
     if isinstance(judged, Judged):
@@ -307,7 +307,7 @@ def _verdict(form: Mapping[str, str], data: Sequence[Path]) -> Mapping[str, Any]
 
 
 class _Told(NamedTuple):
-    """A problem as shown on a page: the input with the problem, if there is one, and its name for people."""
+    """A problem as shown on a page: its sentence, the input that it is about (if any), and the input's label."""
 
     sentence: str
     input: str | None

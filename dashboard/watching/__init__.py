@@ -1,5 +1,5 @@
-"""Running experiments and comparisons: one run with its curves and its results, and variants side by side.
+"""The pages of a run, with its curves and results, and of comparisons, with variants side by side.
 
-Everything is read from the folder that `fedping simulate` writes, so it does not matter who started the run, or whether
-a server was running at the time.
+All data are read from the folder that `fedping simulate` writes. So runs may be started by anyone, with or without a
+running dashboard.
 """

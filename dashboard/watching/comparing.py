@@ -1,4 +1,4 @@
-"""Variants side by side: curves, final models, different settings, differences of results; and sweeps over a grid."""
+"""Variants side by side: curves, final models, differing settings, differences of results; and sweeps over a grid."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from fedping.protocol.errors import FedpingError, InvalidSettings
 
 @dataclass(frozen=True)
 class Finals:
-    """The summary of the finished runs, and how many of the variants' runs are finished."""
+    """The summary of the finished runs, and the number of the variants' runs that are finished."""
 
     summary: Summary
     finished: int
@@ -48,17 +48,17 @@ class Finals:
 
     @property
     def standing(self) -> Standing:
-        """The standing of the variants by the deciding metric."""
+        """The ranking of the variants by the deciding metric."""
         return standing(self.summary)
 
     @property
     def marks(self) -> dict[tuple[str, str], Standing]:
-        """The standing of the variants in each column."""
+        """The ranking of the variants in each column."""
         return {column: standing(self.summary, *column) for column in self.columns}
 
 
 def finals(out: Path) -> Finals | None:
-    """Return the results of the finished runs in a folder; None before a variant has one."""
+    """Return the results of the finished runs in a folder; None before a run of a variant is finished."""
     units = units_in(out)
     variants: dict[str, list[Outcome]] = {}
     baselines: dict[str, list[Outcome]] = {}
@@ -89,14 +89,14 @@ OF_BASELINES = ("data", "evaluation", "model", "partition")
 
 @dataclass(frozen=True)
 class Row:
-    """One setting, and its value in each of the compared variants."""
+    """A setting, and its value in each of the compared variants."""
 
     setting: str
     values: tuple[str, ...]
 
 
 def settings_of(out: Path, order: Sequence[str] = ()) -> dict[str, Flat]:
-    """Return the settings of each variant of the experiment in a folder, in this order; none if there are none."""
+    """Return the settings of each variant of the experiment in a folder, with the variants of ``order`` first."""
     try:
         note = msgspec.json.decode((out / NOTE).read_bytes())
     except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
@@ -115,21 +115,21 @@ def settings_of_file(file: Path) -> dict[str, Flat]:
 
 
 def of_baseline(name: str, variants: Mapping[str, Flat]) -> Flat:
-    """Return the settings that a baseline depends on: those of the variant in its name, or those of all."""
+    """Return the settings that a baseline depends on, from the variant in its name, else from the first variant."""
     _, paren, rest = name.partition(" (")
     variant = rest.removesuffix(")") if paren else next(iter(variants), "")
     return {key: value for key, value in variants.get(variant, {}).items() if key.split(".")[0] in OF_BASELINES}
 
 
 def differing(settings: Sequence[Flat]) -> list[Row]:
-    """Return the settings that differ between some of them."""
+    """Return the settings that differ between at least two variants."""
     names = _in_order(name for each in settings for name in each)
     rows = [Row(name, tuple(each.get(name, ABSENT) for each in settings)) for name in names]
     return [row for row in rows if len(set(row.values)) > 1]
 
 
 def common(variants: Mapping[str, Flat]) -> Flat:
-    """Return the common settings of all variants of an experiment."""
+    """Return the settings that all variants of an experiment have in common."""
     first, *others = variants.values() if variants else [{}]
     return {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
 
@@ -139,14 +139,14 @@ def _in_order(names: Iterable[str]) -> list[str]:
 
 
 MOST = 12
-"""The most variants that one page compares."""
+"""Maximum number of variants that a page compares."""
 
 
 @dataclass(frozen=True)
 class One:
     """A chosen variant or baseline, with all its repetitions.
 
-    ``key`` names it in an address, as "run:variant"; ``label`` is for people.
+    ``key`` is its name in an address, as "run:variant"; ``label`` is its name on pages.
     """
 
     key: str
@@ -157,31 +157,31 @@ class One:
 
     @property
     def baseline(self) -> bool:
-        """Whether it is a baseline."""
+        """Whether this is a baseline."""
         return self.units[0].note.baseline
 
     @property
     def chosen(self) -> Chosen:
-        """Its finished repetitions, as `fedping compare` takes them."""
+        """The finished repetitions, in the form that `fedping compare` uses."""
         known = [unit.outcome for unit in self.units]
         return Chosen(self.label, {(one.seed, one.fold): one for one in known if one is not None})
 
     @property
     def final(self) -> VariantSummary | None:
-        """Its results; None before a repetition is finished."""
+        """The summary of the results; None before a repetition is finished."""
         outcomes = list(self.chosen.outcomes.values())
         return variant_summary(outcomes) if outcomes else None
 
     @property
     def settings(self) -> Flat:
-        """Its settings."""
+        """The settings of the variant, or the settings that the baseline depends on."""
         variants = settings_of(self.place.out)
         return of_baseline(self.name, variants) if self.baseline else variants.get(self.name, {})
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The differences of a variant from the first, or the reason why they cannot be paired."""
+    """The differences of a variant from the first one, or the reason why their runs cannot be paired."""
 
     one: One
     comparison: Comparison | None
@@ -205,7 +205,7 @@ def compared_runs(runs: Path, keys: Sequence[str]) -> list[One]:
 
 
 def _called(where: Place, all: Sequence[Place]) -> str:
-    """Return a label that distinguishes a run: empty if it is the only one, else its title if that is unique."""
+    """Return a label that distinguishes a run: empty for the only run, else its title if unique, else its id."""
     if len(all) == 1:
         return ""
     return where.title if sum(other.title == where.title for other in all) == 1 else where.id
@@ -221,7 +221,7 @@ def _one(runs: Path, key: str, called: Mapping[str, str]) -> One:
 
 
 def pairs(ones: Sequence[One]) -> list[Pair]:
-    """Return the differences of each from the first."""
+    """Return the differences of each variant from the first one."""
     return [_pair(ones[0], other) for other in ones[1:]]
 
 
@@ -236,14 +236,14 @@ def _pair(first: One, other: One) -> Pair:
 
 
 def best_among(ones: Sequence[One], of: Measured) -> str | None:
-    """Return which of them is the best by a metric, in a sentence; None if fewer than two have a finished run."""
+    """Return a sentence that names the best variant by a metric; None if fewer than two have a finished run."""
     outcomes = {one.label: list(one.chosen.outcomes.values()) for one in ones}
     known = {label: each for label, each in outcomes.items() if each}
     return standing(_summary(known, {}), of.split, of.metric).sentence if len(known) > 1 else None
 
 
 def settings_apart(ones: Sequence[One]) -> list[Row]:
-    """Return the settings that differ between them; settings that a baseline does not depend on are no difference."""
+    """Return the settings that differ between variants; a baseline without a setting does not count as different."""
     rows = differing([one.settings for one in ones])
     absent = [one.baseline for one in ones]
     return [
@@ -254,7 +254,7 @@ def settings_apart(ones: Sequence[One]) -> list[Row]:
 
 
 def drawn(ones: Sequence[One], of: Measured) -> list[Mapping[str, Any]]:
-    """Return the points of every repetition of each, and the mean of the finals with half its interval."""
+    """Return the curves of all repetitions of each variant, and the mean of the final values with half its interval."""
     return [
         {
             "name": one.label,
@@ -285,15 +285,15 @@ def _final(one: One, of: Measured) -> Mapping[str, Any] | None:
 
 
 LEAST = 3
-"""The fewest variants of a sweep; two are a comparison."""
+"""Minimum number of variants of a sweep; two variants are a comparison."""
 
 SHADES = 8
-"""Colour steps for the values of the metric."""
+"""Number of colour steps for the values of the metric."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A setting by its dotted name, and its values in axis order: by size if they are numbers."""
+    """A setting by its dotted name, and its values in the order of the axis: by size if they are numbers."""
 
     setting: str
     values: tuple[str, ...]
@@ -301,7 +301,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Point:
-    """A variant on the grid: its value on each axis, the mean of the metric, and its quality, from 0 to SHADES."""
+    """A variant on the grid: its value on each axis, the mean of the metric, and its colour step, from 0 to SHADES."""
 
     name: str
     at: tuple[str, ...]
@@ -311,7 +311,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The axes, and the points known so far, the best first."""
+    """The axes of a sweep, and the points known so far, the best first."""
 
     axes: tuple[Axis, ...]
     points: tuple[Point, ...]
@@ -322,7 +322,7 @@ class Sweep:
         return {point.at: point for point in self.points}
 
     def lines(self, width: float, height: float) -> list[tuple[Point, str]]:
-        """Return each point as a line through the axes, then the metric, for parallel coordinates; the best last.
+        """Return each point as a line of parallel coordinates, through the axes and then the metric; the best last.
 
         The coordinates are those of an SVG polyline in a drawing of that size; axes are evenly spaced.
         """
@@ -346,7 +346,7 @@ def _share(part: float, whole: float) -> float:
 
 
 def axes_of(variants: Mapping[str, Flat]) -> tuple[Axis, ...]:
-    """Return the axes of the variants' grid; empty if they are not a grid."""
+    """Return the axes of the variants' grid; empty if the variants don't form a grid."""
     rows = differing(list(variants.values()))
     axes = tuple(Axis(row.setting, _ordered(row.values)) for row in rows)
     points = set(zip(*(row.values for row in rows), strict=True))

@@ -1,4 +1,4 @@
-"""One metric of one run over its rounds, from its growing file or from Parquet, and the available metrics."""
+"""A run's metric over its rounds, from its growing file or from Parquet, and the available metrics."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from fedping.experiments.run_folder import DamagedRun
 def read_measurements(
     file: Path, columns: Sequence[str] | None = None, chosen: pc.Expression | None = None
 ) -> pa.Table:
-    """Return the rows of a Parquet file of metrics, or only the ``chosen`` ones, and only some columns.
+    """Return a Parquet file of metrics, or only its ``chosen`` rows and some of its columns.
 
     Raises:
-        DamagedRun: it holds something else.
-        OSError: it cannot be read.
+        DamagedRun: the file has other contents.
+        OSError: the file cannot be read.
     """
     try:
         return pq.read_table(file, columns=columns, filters=chosen, partitioning=None)
     except (pa.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # the system's; Arrow's own have no number
+        if isinstance(error, OSError) and error.errno is not None:  # a system error; Arrow's have no number
             raise
-        # As long as its folder says so, a run counts as finished, and would not be run again.
+        # A run counts as finished as long as its folder has run.json, and would not be run again.
         what = "its folder" if (file.parent / "run.json").is_file() else "it"
         raise DamagedRun(f"the file {file} is damaged; delete {what}, and run the experiment again") from error
 
@@ -61,7 +61,7 @@ def measured(units: Iterable[Unit]) -> list[Measured]:
 
 
 def default_curve(units: Sequence[Unit]) -> Measured:
-    """Return the default metric of a page: the first one in the table of results, now or later."""
+    """Return the default metric of a page: the first one in the table of results, even if the table is still empty."""
     for unit in one_of_each(units):
         if (outcome := unit.outcome) is not None:
             return Measured(outcome.split, outcome.shown[0])
@@ -69,7 +69,7 @@ def default_curve(units: Sequence[Unit]) -> Measured:
 
 
 _FIRST = 1 << 18
-"""Bytes that contain the first rounds of a run."""
+"""Bytes at the beginning of a run's file that contain the first rounds."""
 
 _COLUMNS = ["variant", "seed", "fold", "round", "split", "metric", "value"]
 
@@ -78,14 +78,14 @@ Repetition = tuple[str, int, int | None]
 
 
 class Points(NamedTuple):
-    """Numbers of rounds and the values after them; None where a value is not finite."""
+    """Numbers of rounds, and the values after these rounds; None for a value that is not finite."""
 
     rounds: list[int]
     values: list[float | None]
 
 
 class Reached(NamedTuple):
-    """The known part of a running run: bytes, points of the metric, rounds, and when it was begun."""
+    """The part of a running run that a page knows: bytes, points of the metric, rounds, and the run's start."""
 
     offset: int
     points: int
@@ -94,7 +94,7 @@ class Reached(NamedTuple):
 
 
 class Grown(NamedTuple):
-    """The news of a run: whether they replace what was known, the points, the position reached, and all metrics."""
+    """The news of a run: whether they replace the known part, new points, the position reached, and all metrics."""
 
     again: bool
     points: Points
@@ -158,7 +158,7 @@ def _points(rows: Iterable[Row], of: Measured) -> Points:
 
 
 def measured_in(rows: Iterable[Row]) -> list[Measured]:
-    """Return the metrics in some rows: the start version and the first round have all that there ever are."""
+    """Return the metrics in some rows, from the start version and the first round, which have all metrics."""
     first = takewhile(lambda row: row[0] < 2, rows)
     return [Measured(*key) for key in dict.fromkeys((split, metric) for _, split, metric, _ in first)]
 

@@ -17,10 +17,10 @@ from fedping.protocol.errors import InvalidSettings
 T = TypeVar("T")
 
 LEAST = 2
-"""The fewest runs between which something can differ."""
+"""Minimum number of compared runs."""
 
 _SHORT = 12
-"""Characters of a digest that are shown."""
+"""Number of displayed characters of a digest."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class Differences:
 
     Attributes:
         wheres: the runs.
-        settings: the settings that differ; of a run whose variants differ, the values of all.
-        results: the results of the best variants that differ.
-        conditions: what differs beside settings: seeds, data, the version of fedping, the machine.
-        same: the number of settings that are the same in all.
+        settings: the settings that differ; a run whose variants differ shows the values of all of them.
+        results: the results that differ, each of the run's best variant.
+        conditions: the other conditions that differ: seeds, data, the version of fedping, the machine.
+        same: the number of settings that are the same in all runs.
     """
 
     wheres: tuple[Place, ...]
@@ -46,8 +46,8 @@ def differences(runs: Path, ids: Sequence[str]) -> Differences:
     """Return the differences between runs of a folder.
 
     Raises:
-        UnknownRun: one does not exist.
-        InvalidSettings: there are fewer than two, or too many.
+        UnknownRun: a run does not exist.
+        InvalidSettings: there are fewer than two runs, or too many.
     """
     ids = list(dict.fromkeys(ids))
     if not LEAST <= len(ids) <= MOST:

@@ -1,11 +1,11 @@
-"""The feed of a run's page: the progress of each of its runs, and one metric's new points.
+"""The feed of an experiment's page: the progress of each run, and new points of a metric.
 
-A page's position is a short text that goes with every change, and comes back after an interruption:
+A page's position is a short text that is sent with every change, and that the page sends back after an interruption:
 
     running/f12,1a3_5_5_1764062400.5,b,w40
 
-This is the state, then the runs in order: 12 finished; one with the known numbers of bytes of its file, points and
-rounds, and its start; one that has reported nothing yet; and 40 that wait.
+These are the state, then the runs in order: 12 finished ones; one with the known numbers of bytes of its file, of
+points and of rounds, and its start; one that has reported nothing yet; and 40 that wait.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fedping.experiments.simulate.run import read_study_progress
 
 
 class Seen(NamedTuple):
-    """One run at this moment: its outcome, or its progress since the last look; neither if it has reported nothing."""
+    """A run at this moment: its outcome, or its progress since the page's position; neither if it has no report yet."""
 
     unit: Unit
     before: Known | None
@@ -38,7 +38,7 @@ class Seen(NamedTuple):
 
     @property
     def known(self) -> Known:
-        """The position of a page after receiving this."""
+        """The position of a page that has received this."""
         if self.outcome is not None:
             return "f"
         if self.grown is not None:
@@ -48,13 +48,13 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class RunFeed:
-    """One run of the folder ``runs``, and one metric of it.
+    """The feed of an experiment in the folder ``runs``, with one metric.
 
-    A change has the state of the whole, and of each of its runs with news: its progress and its new points, which
-    replace those of the page if ``again``.
+    A change has the state of the experiment and, for each of its runs with news, the progress and the new points, which
+    replace the page's points if ``again``.
 
     Raises:
-        UnknownRun: there is no such run (any more).
+        UnknownRun: the experiment does not exist (any more).
     """
 
     runs: Path
@@ -89,7 +89,7 @@ class RunFeed:
 
 
 def quantiles(most: int) -> list[float]:
-    """Return Student's t for the intervals of means of 2, 3, … values."""
+    """Return Student's t quantiles for the intervals of means over 2, 3, … values."""
     return [t_quantile(n - 1) for n in range(2, most + 1)]
 
 
@@ -101,7 +101,7 @@ def _look(unit: Unit, of: Measured, before: Known | None) -> Seen:
 
 
 def _changes(out: Path, number: int, one: Seen, of: Measured) -> Mapping[str, Any]:
-    """Return one changed run in the form that pages get."""
+    """Return a changed run's data for pages."""
     if one.outcome is not None:
         sent = one.before.points if isinstance(one.before, Reached) else 0
         points = finished(out, one.unit, of)
@@ -117,7 +117,7 @@ def _changes(out: Path, number: int, one: Seen, of: Measured) -> Mapping[str, An
 
 
 def _measured(seen: Sequence[Seen]) -> list[Measured]:
-    """Return the metrics of all news; the finished runs of a variant all have the same metrics."""
+    """Return the metrics of all runs with news; a variant's finished runs all have the same metrics."""
     ended = {one.unit.note.name: one.unit.path for one in seen if one.outcome is not None and one.before != "f"}
     kinds = [kind for path in ended.values() for kind in measured_by(path)]
     return list(dict.fromkeys([*kinds, *(kind for one in seen if one.grown for kind in one.grown.measured)]))
@@ -147,7 +147,7 @@ def _state(where: Place, left: float | None) -> dict[str, Any]:
 
 
 def _word(where: Place, study: Mapping[str, Any] | None) -> str:
-    """Return the state as a word that changes with everything that pages get besides the runs."""
+    """Return a word that changes with all data of the page except the data of the runs."""
     parts: list[str] = [where.state]
     if where.run is not None and where.run.stopping:
         parts.append("stopping")
@@ -193,7 +193,7 @@ class LogFeed:
     id: str
 
     def since(self, position: str | None) -> Change | None:
-        """Return both ends if the output has grown."""
+        """Return the ends of both outputs if one has grown since ``position``."""
         run = place(self.runs, self.id).run
         texts = {name: _end(run.folder / name) for name in _SAID} if run else {}
         after = ".".join(str(size) for size, _ in texts.values())
@@ -204,11 +204,11 @@ class LogFeed:
 
 _SAID = ("stdout", "stderr")
 _END = 65_536
-"""Bytes shown from the end."""
+"""Number of bytes shown from the end of an output."""
 
 
 def _end(file: Path) -> tuple[int, str]:
-    """Return a lower bound on the length of a file, and its end."""
+    """Return a file's length before it was read, and the file's end."""
     try:
         size = file.stat().st_size
     except FileNotFoundError:
@@ -217,13 +217,13 @@ def _end(file: Path) -> tuple[int, str]:
 
 
 Known: TypeAlias = Literal["f", "b", "w"] | Reached
-"""What is known of a run: finished, begun or waiting; for a running one, the part that was read."""
+"""A page's knowledge of a run: finished ("f"), begun ("b"), waiting ("w"), or the part that was read."""
 
 _MOST = 100_000
 
 
 class Position(NamedTuple):
-    """The state of the whole, as a word, and the known part of each run."""
+    """The position of a page: the experiment's state as a word, and the known part of each run."""
 
     state: str
     runs: tuple[Known, ...]
@@ -243,7 +243,7 @@ def position_text(position: Position) -> str:
 
 
 def read_position(text: str | None) -> Position | None:
-    """Return the position in a text; None if there is none."""
+    """Return the position in a text; None if the text is not a position."""
     if text is None or (match := re.fullmatch(r"([a-z0-9:-]*)/([0-9a-z_.,]*)", text)) is None:
         return None
     state, rest = match.groups()

@@ -1,4 +1,4 @@
-"""The runs of a laboratory experiment according to their files, and the time that they still take."""
+"""The runs of a laboratory experiment according to their files, and the remaining time."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ State: TypeAlias = Literal["waiting", "begun", "finished"]
 
 @dataclass(frozen=True)
 class Unit:
-    """One run of an experiment, and where it is."""
+    """A run of an experiment, and its folder."""
 
     note: UnitNote
     path: Path
 
     @property
     def outcome(self) -> Outcome | None:
-        """Its outcome; None before it is finished."""
+        """The outcome of the run; None before it is finished."""
         try:
             changed = (self.path / "run.json").stat().st_mtime_ns
         except FileNotFoundError:
@@ -37,7 +37,7 @@ class Unit:
 
     @property
     def begun(self) -> bool:
-        """Whether it has been started."""
+        """Whether the run has been started."""
         return self.path.is_dir()
 
 
@@ -45,7 +45,7 @@ def units_in(out: Path) -> list[Unit]:
     """Return the runs of the experiment in a folder, in order; empty before it has begun.
 
     Raises:
-        DamagedRun: the file with the list holds something else.
+        DamagedRun: the file with the list of runs has other contents.
     """
     return [Unit(note, out / note.folder) for note in _notes(out)]
 
@@ -67,7 +67,7 @@ def _listed(out: Path, changed: int) -> Sequence[UnitNote]:
 
 @lru_cache(maxsize=64)
 def _described(out: Path, changed: int) -> Sequence[UnitNote]:
-    """Return the runs of an experiment by an earlier version, which has no list of them; empty for a study."""
+    """Return the runs of an experiment by an earlier version of fedping, which wrote no list; empty for a study."""
     if is_study(out):
         return ()
     read_whole(out / NOTE, dict)  # raises if it is damaged
@@ -84,7 +84,7 @@ def _outcome(path: Path, changed: int) -> Outcome | None:
 
 
 class Pace(NamedTuple):
-    """One run of a variant or a baseline: rounds done, the total (None for a baseline), and the seconds they took."""
+    """The pace of a run: rounds done, the total (None for a baseline), and the seconds that the rounds took."""
 
     name: str
     rounds: int
@@ -95,9 +95,10 @@ class Pace(NamedTuple):
 
 
 def seconds_left(units: Sequence[Pace]) -> float | None:
-    """Return the estimated seconds left, at the pace of each variant, or of all, and the current parallelism.
+    """Return the estimated seconds left, at the present pace and parallelism; None before any round is over.
 
-    A run that may stop early is assumed to go on to its last round. None before any round is over.
+    A variant without a finished round is given the mean pace of the others. A run that may stop early is assumed to go
+    on to its last round.
     """
     paces = _paces(units)
     if not paces:
@@ -113,7 +114,7 @@ def _left(unit: Pace, pace: float) -> float:
 
 
 def _paces(units: Sequence[Pace]) -> Mapping[str, float]:
-    """Return the seconds per round of each variant that has done some."""
+    """Return the seconds per round of each variant that has finished a round."""
     rounds: dict[str, int] = {}
     seconds: dict[str, float] = {}
     for unit in units:

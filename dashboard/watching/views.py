@@ -1,4 +1,4 @@
-"""The addresses of a run, of comparisons, and of files with all metrics of a run."""
+"""The addresses of a run's page, of comparisons, and of files with all metrics of a run."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ from fedping.experiments.simulate.summary import PrivateSummary
 from fedping.experiments.simulate.summary import Summary as StudySummary
 
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; sandbox"
-"""A report is one file with its own styles and without scripts: it may load nothing, and run nothing."""
+"""Content security policy for a report, a single file with its own styles, which loads nothing and runs no script."""
 
 
 def blueprint(services: Services) -> Blueprint:
-    """Return the pages of a run, below /runs/, and of comparisons, below /compare/."""
+    """Return the views of a run's pages, below /runs/, and of comparisons, below /compare/."""
     runs = services.settings.runs
     page = Blueprint(
         "watching",
@@ -140,7 +140,7 @@ def _comparing(page: Blueprint, runs: Path) -> None:
 
 
 def _variants_of(runs: Path, ids: list[str]) -> list[str]:
-    """Return the variants of runs, as addresses name them: all if they are few, else the best of each run."""
+    """Return the keys of runs' variants, as used in addresses: all if they are few, else each run's best one."""
     wheres = [place(runs, id) for id in dict.fromkeys(ids)]
     names = {
         where.id: list(dict.fromkeys(unit.note.name for unit in units_in(where.out) if not unit.note.baseline))
@@ -153,7 +153,7 @@ def _variants_of(runs: Path, ids: list[str]) -> list[str]:
 
 
 def _wanted(units: list[Unit]) -> Measured:
-    """Return the metric in the address, or the first."""
+    """Return the metric that the address requests, or the default one."""
     split, metric = request.args.get("split"), request.args.get("metric")
     return Measured(split, metric) if split and metric else default_curve(units)
 
@@ -203,7 +203,7 @@ def _study_summary(out: Path) -> StudySummary | PrivateSummary | None:
 
 
 class _Other(NamedTuple):
-    """A run to compare with: its key in the address, its name for people, its variants' common settings."""
+    """A run to compare with: its key in the address, its title, and its variants' common settings."""
 
     key: str
     title: str
@@ -211,7 +211,7 @@ class _Other(NamedTuple):
 
 
 def _other(runs: Path, key: str | None) -> _Other | None:
-    """Return another run, or a shipped experiment as "shipped:name".
+    """Return the run to compare with, by its id, or a shipped experiment, by "shipped:name"; None without a key.
 
     Raises:
         FedpingError: there is no such run.
@@ -246,16 +246,16 @@ def _compare_page(runs: Path, ones: list[One]) -> str:
 
 
 MOST_RUNS, MOST_NAMES = 20, 30
-"""Runs to choose from on the page that compares, and variants of each."""
+"""Maximum numbers of runs to choose from on the page of comparisons, and of variants of each."""
 
 MOST_OTHERS = 100
 """Number of newest runs that a run's page offers for comparison."""
 
 
 class _Choice(NamedTuple):
-    """A run to choose from: its variants and baselines, and which are baselines; the error if it is damaged.
+    """A run to choose from: its variants and baselines, each with whether it is a baseline; the error if it is damaged.
 
-    ``more`` is the number of those that are left out.
+    ``more`` is the number of omitted variants and baselines.
     """
 
     where: Place
@@ -298,7 +298,7 @@ def _choice(where: Place) -> _Choice:
 
 
 def _others(runs: Path, id: str, chosen: str | None) -> list[tuple[str, str]]:
-    """Return the ids and titles of other runs to hold a run against, the chosen one among them."""
+    """Return the ids and titles of other runs that a run can be compared with, including the chosen one."""
     index = index_of(runs)
     index.look(PATIENCE)
     rows = index.choose((), [Condition("kind", "=", "laboratory")], MOST_OTHERS)
@@ -309,7 +309,7 @@ def _others(runs: Path, id: str, chosen: str | None) -> list[tuple[str, str]]:
 
 
 def _differences(ones: list[One], of: Measured) -> list[dict[str, Any]]:
-    """Return the difference of each from the first in one metric, if they can be paired."""
+    """Return the difference of each variant from the first one in a metric, if their runs can be paired."""
     rows = []
     for pair in pairs(ones) if len(ones) > 1 else []:
         for each in pair.comparison.differences if pair.comparison else ():
@@ -345,7 +345,7 @@ def _download(data: bytes, kind: str, name: str) -> Response:
 
 
 _FORMULA = r"^[=+\-@\t\r]"
-"""Beginnings of texts that a spreadsheet takes for formulas, unless they are numbers."""
+"""Pattern of texts that a spreadsheet takes for formulas, unless they are numbers."""
 
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
@@ -383,7 +383,7 @@ def metrics_as_parquet(table: pa.Table) -> bytes:
 def metrics_as_csv(table: pa.Table) -> bytes:
     """Return a table as CSV; null is empty.
 
-    A text that a spreadsheet would evaluate gets an apostrophe in front, as in files written by the pages (csv.js).
+    A text that a spreadsheet would evaluate gets a leading apostrophe, as in files written by the pages (csv.js).
     """
     sink = io.BytesIO()
     csv.write_csv(_harmless(table), sink)

@@ -2,9 +2,9 @@
 
     python -m docs.api.build [OUT [MODULE ...]]
 
-OUT is ``build/docs/api`` unless given; each MODULE gets a page, or every public one. Public are the packages with an
-``__all__``, each as one page of those names, and all modules of :mod:`fedping.protocol`. What only the command line and
-the dashboard use is left out.
+OUT is ``build/docs/api`` unless given. Each MODULE gets a page; without MODULE, each public module does. Public modules
+are the packages with an ``__all__``, whose pages have the names in it, and all modules of :mod:`fedping.protocol`.
+Modules that only the command line and the dashboard use are left out.
 """
 
 import importlib
@@ -40,12 +40,12 @@ def _is_public_package(found: pkgutil.ModuleInfo) -> bool:
 
 
 def _raise(name: str) -> None:
-    """Let no package be left out because it cannot be imported."""
+    """Raise an error for a package that cannot be imported, instead of leaving it out."""
     raise ImportError(f"{name} cannot be imported")
 
 
 def described(name: str) -> pdoc.doc.Module:
-    """Return a module for its page, with those of its names loaded that else are loaded when they are first used."""
+    """Return a module for its page, after loading the public names that are otherwise loaded at first use."""
     module = importlib.import_module(name)
     for public in getattr(module, "__all__", ()):
         getattr(module, public)
@@ -53,13 +53,13 @@ def described(name: str) -> pdoc.doc.Module:
 
 
 def build(out: Path, only: Container[str] = ()) -> None:
-    """Write the reference anew, of all public modules or of some."""
-    # pdoc runs what is imported for type checkers; of this package's own such imports, not before it is there
+    """Write the reference of all public modules, or of those in ``only``, and replace the previous one."""
+    # pdoc also runs imports for type checkers; this package must be imported before its own imports of that kind
     importlib.import_module("obstore.store")
     pdoc.render.configure(
         docformat="google", footer_text=f"fedping {fedping.__version__}", template_directory=TEMPLATES, show_source=True
     )
-    # The annotations of named tuples are kept as text; what they name for type checkers alone cannot be looked up.
+    # Annotations of named tuples are texts; names that are imported only for type checkers cannot be resolved.
     warnings.filterwarnings("ignore", message=r"Error parsing type annotation ForwardRef")
     modules = {name: described(name) for name in public_modules() if not only or name in only}
     pages = {f"{name.replace('.', '/')}.html": pdoc.render.html_module(modules[name], modules) for name in modules}

@@ -2,8 +2,7 @@
 
     python -m docs.site.build [OUT]
 
-OUT is ``build/docs`` unless given. A warning of Sphinx, or a link that leads to no page, file or heading, ends it
-with exit code 1.
+OUT is ``build/docs`` unless given. The exit code is 1 after a warning of Sphinx, or if a link has no target.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from fedping.documentation import MOVED, pages
 
 ROOT = Path(__file__).resolve().parents[2]
 PICTURES = Path("docs") / "pictures"
-"""Shown by HTML in pages, which Sphinx leaves as it is."""
+"""Folder of the pictures that pages show by HTML, which Sphinx does not process."""
 
 START = """\
 <!doctype html>
@@ -35,14 +34,14 @@ START = """\
 """
 
 LATER = Path("api") / "index.html"
-"""Linked, and written after the site, by :mod:`docs.api.build`."""
+"""Page that the site links to, written after the site by :mod:`docs.api.build`."""
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:|//", re.IGNORECASE)
 
 
 @dataclass
 class _Page(HTMLParser):
-    """The anchors of a page, and the addresses that it names."""
+    """The anchors of a page, and the addresses in its links."""
 
     anchors: set[str] = field(default_factory=set)
     addresses: set[str] = field(default_factory=set)
@@ -62,7 +61,7 @@ class _Page(HTMLParser):
 
 
 def broken_links(out: Path) -> list[str]:
-    """Return the links within a site that lead to no file or anchor, each as a sentence, sorted."""
+    """Return a sentence for each link within a site whose file or anchor does not exist, sorted."""
     pages = {path.resolve(): _Page() for path in out.rglob("*.html")}
     for path, page in pages.items():
         page.feed(path.read_text("utf-8"))
@@ -85,7 +84,7 @@ def _leads_somewhere(address: str, path: Path, pages: dict[Path, _Page]) -> bool
 
 
 def keep_moved(out: Path) -> list[str]:
-    """Let the old anchors of renamed headings lead to them; return those that lead nowhere, each as a sentence."""
+    """Add the old anchors of renamed headings to them; return a sentence for each anchor whose heading is missing."""
     lost = []
     for page in pages():
         file = out / page.address
@@ -98,7 +97,7 @@ def keep_moved(out: Path) -> list[str]:
 
 
 def build(out: Path) -> int:
-    """Write the site anew and return the exit code."""
+    """Write the site, replacing the previous one, and return the exit code."""
     shutil.rmtree(out, ignore_errors=True)
     options = ["-c", str(ROOT / "docs" / "site"), "-d", f"{out}.doctrees", "-b", "html", "-q", "-W", "-E"]
     if build_main([*options, str(ROOT), str(out)]):

@@ -27,7 +27,7 @@ has what they print with `--json`, their [exit codes](reference.md#exit-codes) a
 """
 
 _DEFAULT = re.compile(r"\[default:? (.*)\]\Z")
-"""What a help text says of a default that only the command knows."""
+"""Pattern for a default that a help text states because only the command knows it."""
 _ROOM = re.compile(r"[ \t]*\n[ \t]*")
 
 
@@ -72,7 +72,7 @@ def _row(option: click.Option, context: click.Context) -> str:
 
 
 def _paragraphs(text: str) -> str:
-    r"""Return the help of a command as Markdown: its paragraphs; lines after Click's ``\b`` as they are."""
+    r"""Return the help of a command as Markdown; a paragraph that begins with Click's ``\b`` is a code block."""
     shown = []
     for part in re.split(r"\n\s*\n", inspect.cleandoc(text.partition("\f")[0])):
         kept = part.removeprefix("\b\n")
@@ -81,7 +81,7 @@ def _paragraphs(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return text on one line, in which nothing but words between backquotes is markup."""
+    """Return text on one line, in which only words between backquotes are markup."""
     return escaped(_ROOM.sub(" ", text))
 
 

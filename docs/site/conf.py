@@ -1,7 +1,7 @@
 """Settings of Sphinx for the site of the docs; :mod:`docs.site.build` builds it.
 
-The source folder is the repository, so that links from a page to any file hold as they do on a forge. Pages are
-those of docs/ and a few of the top.
+The source folder is the repository, so that links from a page to any file work as on a forge. Pages are those of docs/
+and a few of the top folder.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ include_patterns = ["docs/**.md", *TOP]
 exclude_patterns = [path.name for path in ROOT.iterdir() if path.name not in ("docs", *TOP)]
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", ".*")]
-"""Annotations and docstrings name types and packages that have no page."""
+"""References that may be missing without a warning: annotations and docstrings name types without a page."""
 
 autodoc_typehints_format = "short"
 autodoc_member_order = "bysource"
@@ -51,7 +51,7 @@ _FOLDER = re.compile(r"\[([^\]]*)\]\(([^)#:]+)\)")
 
 
 def with_contents(index: str) -> str:
-    """Return the index with a hidden table of contents for each of its lists, in which Sphinx looks for pages."""
+    """Return the index with a hidden table of contents for each of its lists, so that Sphinx finds the pages."""
     groups: dict[str, list[str]] = {}
     for line in index.splitlines():
         if heading := _GROUP.match(line):
@@ -63,12 +63,12 @@ def with_contents(index: str) -> str:
 
 
 def without_folders(page: str, folder: Path) -> str:
-    """Return a page's text in which links to folders, which a site has no page for, are plain text."""
+    """Return a page's text with links to folders, which have no page in the site, replaced by plain text."""
     return _FOLDER.sub(lambda found: found[1] if (folder / found[2]).is_dir() else found[0], page)
 
 
 def as_rst(line: str) -> str:
-    """Return a line of a docstring in which each star of ``*shape`` is one, not the start of emphasis."""
+    """Return a line of a docstring whose stars, as in ``*shape``, are escaped so that they don't start emphasis."""
     parts = line.split("``")
     parts[::2] = (_STAR.sub(r"\\*", part) for part in parts[::2])
     return "``".join(parts)
@@ -89,12 +89,12 @@ def _prepare_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any
 def _shorten(
     app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str | None, returned: str | None
 ) -> tuple[str | None, str | None]:
-    """Leave out the modules of types, which autodoc marks, and does not shorten where a default is no expression."""
+    """Return a signature without types' modules, which autodoc doesn't remove if a default is not an expression."""
     return signature and _MODULES.sub("", signature), returned and _MODULES.sub("", returned)
 
 
 def setup(app: Sphinx) -> None:
-    """Prepare pages and docstrings before they are read; Pygments has no language for lines of cron."""
+    """Register the preparation of pages, docstrings and signatures, and a lexer for crontabs, which Pygments lacks."""
     app.add_lexer("cron", TextLexer)
     app.connect("source-read", _prepare)
     app.connect("autodoc-process-docstring", _prepare_docstring, priority=400)  # before napoleon

@@ -2,7 +2,7 @@
 
     python -m docs.site.contents
 
-The list stands between two comments, ``START`` and ``END``; a page has one where it has these.
+The list is written between two comments, ``START`` and ``END``; pages without them get no list.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def with_contents(page: str) -> str:
     """Return a page with the list of its headings of the levels 2 and 3 between the two comments.
 
     Raises:
-        ValueError: it lacks the comments.
+        ValueError: the page lacks the comments.
     """
     before, start, rest = page.partition(START)
     _, end, after = rest.partition(END)

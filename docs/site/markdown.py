@@ -1,4 +1,4 @@
-"""Text for generated pages: plain text as Markdown, and cells of tables."""
+"""Text for generated pages: escapes plain text for Markdown and for cells of tables."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def page() -> str:
 
 
 def _places(tables: Schema) -> dict[str, list[str]]:
-    """Return where each table may stand, as links to the settings that hold it."""
+    """Return the settings that may contain each table, as links."""
     found: dict[str, list[str]] = {}
     for outer, table in tables.items():
         for setting, value in table.get("properties", {}).items():
@@ -82,7 +82,7 @@ def _table(name: str, table: Schema, places: list[str]) -> Iterator[str]:
 
 
 def _described(docstring: str) -> tuple[str, dict[str, str]]:
-    """Return a docstring's text without its sections, and what it says of each attribute."""
+    """Return a docstring's text without its sections, and its descriptions of attributes by name."""
     parts = _SECTION.split(docstring)
     text = _plain(parts[0].strip())
     sections = dict(zip(parts[1::2], parts[2::2], strict=True))
@@ -101,7 +101,7 @@ def _plain(text: str) -> str:
 
 
 def _values(value: Schema) -> str:
-    """Return in words what a setting may be."""
+    """Return the allowed values of a setting in words."""
     if "$ref" in value:
         return _link(_name(value["$ref"]))
     if "anyOf" in value:

@@ -56,14 +56,14 @@ class Distribution:
 
     @property
     def mean(self) -> float:
-        """The mean."""
+        """The mean of the distribution."""
         return float(self.values @ self.probabilities)
 
     def coarsened(self, most: int) -> Distribution:
         """Return a distribution of the same mean with about ``most`` values or fewer, by merging neighbours.
 
-        Groups have about equal probability, and a frequent value stays alone among rare ones, so that the power of a
-        rank test does not change measurably.
+        Merged groups have about equal probability, and a frequent value is not merged with rare ones, so that the power
+        of a rank test does not change measurably.
         """
         if len(self.values) <= most:
             return self
@@ -77,9 +77,9 @@ class Distribution:
 
 
 def tilted(distribution: Distribution, mean: float) -> Distribution:
-    """Return the distribution proportional to p(v) · exp(θ v), with the θ that gives it this mean.
+    """Return the distribution proportional to p(v) · exp(θ v), with θ chosen so that it has the given mean.
 
-    It is the closest in relative entropy of all distributions on the same values with this mean.
+    Of all distributions on the same values with this mean, it is the closest in relative entropy.
 
     Raises:
         ValueError: the mean is not strictly between the smallest and the largest value.
@@ -98,10 +98,10 @@ def tilted(distribution: Distribution, mean: float) -> Distribution:
 
 
 def tilted_to_superiority(distribution: Distribution, superiority: float) -> Distribution:
-    """Return a distribution tilted so that its X beats the original's Y with this probability, counting ties half.
+    """Return a distribution tilted so that its X exceeds the original's Y with a given probability, counting ties half.
 
     Raises:
-        ValueError: no tilt reaches it: even if all users have the smallest or the largest value, ties remain.
+        ValueError: no tilt reaches the probability, because ties remain even if all users have an extreme value.
     """
     least = float(distribution.probabilities[0]) / 2
     most = 1 - float(distribution.probabilities[-1]) / 2
@@ -161,7 +161,7 @@ def effect_between(a: Distribution, b: Distribution) -> Effect:
 
 
 def aligned_probabilities(a: Distribution, b: Distribution) -> tuple[Floats, Floats]:
-    """Return the probabilities in each distribution of all values of either, ascending; shape (k,) each."""
+    """Return both distributions' probabilities of all values that occur in either, ascending; shape (k,) each."""
     values = np.union1d(a.values, b.values)
     probabilities = np.zeros((2, len(values)))
     probabilities[0, np.searchsorted(values, a.values)] = a.probabilities
@@ -172,11 +172,11 @@ def aligned_probabilities(a: Distribution, b: Distribution) -> tuple[Floats, Flo
 def noether_size(superiority: float, power: float = 0.8, alpha: float = 0.05, share: float = 0.5) -> int:
     """Return the number of users in both arms together that gives the power, by Noether (1987).
 
-    It uses the variance of the null without ties, so for counted metrics it asks for more users than needed.
+    The formula uses the variance under the null without ties, so for counted metrics it gives more users than needed.
 
     Args:
         superiority: P(X > Y) + P(X = Y) / 2 under the effect.
-        power: the probability of finding it.
+        power: the probability of finding the effect.
         alpha: the two-sided level of the test, after correction for many tests.
         share: the share of the users that is in the first arm.
     """
@@ -187,8 +187,8 @@ def noether_size(superiority: float, power: float = 0.8, alpha: float = 0.05, sh
 def sample_size(effect: Effect, power: float = 0.8, alpha: float = 0.05, share: float = 0.5) -> int:
     """Return the number of users in both arms together that gives the power, with the exact variances, ties included.
 
-    The test's own variance under the null determines where it rejects; the variance of the placements under the effect
-    determines how often. Arguments as for :func:`noether_size`.
+    The test's variance under the null determines where it rejects; the variance of the placements under the effect
+    determines how often it rejects. The arguments are those of :func:`noether_size`.
     """
     null = math.sqrt(effect.null_spread(share) / (share * (1 - share)))
     there = math.sqrt(effect.spread_a / share + effect.spread_b / (1 - share))
@@ -218,9 +218,9 @@ def least_effect(
     Args:
         distribution: distribution of the metric without the change; the change tilts it.
         n_a: number of users whose values are changed.
-        n_b: number of users whose values are not.
-        direction: whether their values become smaller or larger.
-        power: the probability of finding it.
+        n_b: number of users whose values are not changed.
+        direction: whether the changed values become smaller or larger.
+        power: the probability of finding the effect.
         alpha: the two-sided level of the test, after correction for many tests.
 
     Returns:
@@ -248,18 +248,18 @@ def _distance(superiority: float) -> float:
 
 
 CELLS_AT_A_TIME = 2**20
-"""Studies are drawn in portions of this many numbers, which bounds the memory for any number of distinct values."""
+"""Maximum size of the arrays drawn at a time, which bounds the memory for any number of distinct values."""
 
 _AROUND = np.array([0.7, 0.85, 1.0, 1.15, 1.3])
 """Numbers of users, relative to the guess, at which power is simulated to find the right number."""
 
 _STEP = 1.6
-"""Factor that moves the guess if all of these numbers are too small or too large; less than their whole range."""
+"""Factor that moves the guess if all numbers of ``_AROUND`` are too small or too large; less than their whole range."""
 
 _TRIALS = 40
 
 FEWEST = 4
-"""Users in both arms; fewer cannot be tested."""
+"""Minimum number of users in both arms; fewer cannot be tested."""
 
 
 @dataclass(frozen=True)
@@ -291,7 +291,7 @@ class SimulatedSize:
 def simulated_power(
     effect: Effect, n_a: int, n_b: int, rng: np.random.Generator, *, alpha: float = 0.05, studies: int = 2000
 ) -> SimulatedPower:
-    """Draw whole studies and test each; the cost does not depend on the number of users.
+    """Draw studies and test each; the cost does not depend on the number of users.
 
     Args:
         effect: the two distributions of users' values.
@@ -324,7 +324,8 @@ def simulated_size(
     """Find the number of users that gives the power, from simulated studies around a guess that moves.
 
     The probit of a test's power is nearly linear in the square root of the number of users. A line is fitted to the
-    simulated powers, and the answer is where it reaches the power; a wrong guess only costs time.
+    probits of the simulated powers; the result is the number at which the line reaches the power. A wrong guess only
+    costs time.
 
     Args:
         effect: the two distributions of users' values.
@@ -356,12 +357,12 @@ def simulated_size(
 
 
 def split(n: int, share: float) -> int:
-    """Return the number of n users that are in the first arm; each arm gets at least one."""
+    """Return the first arm's number of users among n; each arm gets at least one."""
     return min(max(round(share * n), 1), n - 1)
 
 
 def _where_reached(roots: Floats, powers: Floats, studies: int, power: float) -> SimulatedSize:
-    """Return the point, between the ends, where a weighted line through the probits reaches the power."""
+    """Return the size, between the simulated ones, at which a weighted line through the probits reaches the power."""
     rates = np.clip(powers, 0.5 / studies, 1 - 0.5 / studies)
     probits = ndtri(rates)
     weights = studies * np.exp(-(probits**2)) / (2 * math.pi) / (rates * (1 - rates))
@@ -376,11 +377,11 @@ def _where_reached(roots: Floats, powers: Floats, studies: int, power: float) ->
 
 
 def rank_scores(a: ArrayLike, b: ArrayLike) -> Floats:
-    """Return z of many Mann-Whitney tests at once, with continuity and tie correction, in double precision.
+    """Return the z-scores of many Mann-Whitney tests at once, with continuity and tie correction.
 
     Args:
         a: the first arm's counts of each value, shape (studies, k).
-        b: the second arm's counts of the same values.
+        b: the second arm's counts of the same values, shape (studies, k).
     """
     ours, theirs = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     n_a, n_b = ours.sum(axis=1), theirs.sum(axis=1)

@@ -1,7 +1,6 @@
-"""The form of a laboratory experiment, generated from the types of its settings.
+"""The form of an experiment, generated from the types of its settings.
 
-`nodes` are the parts of a form, `fields` makes them from types, and `schema` the whole form; `words` has what types do
-not say (labels, order), `helps` takes the help from docstrings. `values` fills a form with an experiment and reads one
-out of it again, `posted` reads what a browser sends. A new optimizer, model, partition or data set appears
-automatically.
+`nodes` makes the parts of a form from types, with help from docstrings, `schema` makes the whole forms, and `words` has
+information that types lack (labels, order). `values` fills a form with an experiment, and reads an experiment from a
+form that a browser sends. A new optimizer, model, partition or data set appears automatically.
 """

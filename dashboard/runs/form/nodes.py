@@ -31,15 +31,15 @@ Widget: TypeAlias = Literal["number", "text", "flag", "select", "toml"]
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """One setting.
+    """A setting as a field of the form.
 
     Attributes:
-        widget: how it is entered; ``toml`` is any value written as in TOML.
-        default: the value if it is left empty, as text; None if there is none.
-        required: whether it must be given.
-        options: for a ``select``, its values with words for people.
-        about: descriptions of the values that need one.
-        rare: whether it stays folded until requested.
+        widget: the kind of input; ``toml`` accepts any value written as in TOML.
+        default: the value of an empty input, as text; None without a default.
+        required: whether the input must be filled in.
+        options: values of a ``select`` with their labels.
+        about: descriptions of those values that need one.
+        rare: whether the field is folded until requested.
     """
 
     path: str
@@ -56,7 +56,7 @@ class Field:
 
     @property
     def key(self) -> str:
-        """The last part of its path."""
+        """The last part of the dotted name."""
         return self.path.rpartition(".")[2]
 
 
@@ -73,7 +73,7 @@ class Table:
 
     @property
     def key(self) -> str:
-        """The last part of its path."""
+        """The last part of the dotted name."""
         return self.path.rpartition(".")[2]
 
 
@@ -92,10 +92,10 @@ class Choice:
     """A table whose settings depend on a choice.
 
     Attributes:
-        tag: the key in the table that makes the choice; None for [data], where its source does.
+        tag: the key in the table that makes the choice; None for [data], where the source of data does.
         default: the option if nothing is chosen.
-        settled: the settings in that case, where they differ from the option's own defaults.
-        optional: the table may be absent, which is the option "".
+        settled: settings of that default option that differ from the option's own defaults.
+        optional: whether the table may be absent, which is the option "".
     """
 
     path: str
@@ -111,7 +111,7 @@ class Choice:
 
     @property
     def key(self) -> str:
-        """The last part of its path."""
+        """The last part of the dotted name."""
         return self.path.rpartition(".")[2]
 
 
@@ -119,7 +119,7 @@ Node: TypeAlias = Field | Table | Choice
 
 
 def fields_of(nodes: tuple[Node, ...]) -> Iterator[Field]:
-    """Yield every field of all choices."""
+    """Yield every field, including those of all options of choices."""
     for node in nodes:
         if isinstance(node, Field):
             yield node
@@ -144,7 +144,7 @@ def choices_of(nodes: tuple[Node, ...]) -> Iterator[Choice]:
 _USED, _UNUSED = "use", ""
 _NO_DEFAULT = (msgspec.NODEFAULT, None)
 _HELPLESS = (Data, Setup, Head, OfSpec, Experiment)
-"""The structs whose docstring the form does not show as a whole."""
+"""Structs whose docstring does not appear in the form as a whole."""
 
 
 def fields_of_struct(kind: type) -> tuple[inspect.Field, ...]:
@@ -177,7 +177,7 @@ def node_of(owner: type, field: inspect.Field, path: str, name: str) -> Node:
 
 
 def type_of(extension: Extension) -> inspect.StructType:
-    """Return the settings of an extension in the form of a struct's."""
+    """Return the settings of an extension as a struct type."""
     found = inspect.type_info(extension.settings)
     assert isinstance(found, inspect.StructType)
     return found
@@ -232,7 +232,7 @@ def _choice(owner: type, field: inspect.Field, path: str, name: str, structs: li
 
 
 def _settled(default: Mapping[str, Any], structs: list[inspect.StructType]) -> dict[str, Any]:
-    """Return a default's settings beyond the defaults of its chosen option."""
+    """Return the settings of a default that differ from the defaults of its option."""
     usual = {
         each.encode_name: each.default for struct in structs for each in struct.fields if struct.tag in default.values()
     }
@@ -295,7 +295,7 @@ def default_text(default: Any, widget: Widget) -> str | None:
 
 
 def _overlaid(path: str, default: Any) -> Any:
-    """Return the laboratory's default of a setting, which may differ from the type's."""
+    """Return the laboratory's default of a setting, which may differ from the type's default."""
     found: Any = DEFAULTS
     for step in path.split("."):
         if not isinstance(found, Mapping) or step not in found:

@@ -1,4 +1,4 @@
-"""The forms of a laboratory experiment and of a study's: their cards, the models and the sources of data."""
+"""The forms of a laboratory experiment and of a study's experiment: cards, models and sources of data."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ from fedping.protocol.spec import ModelSpec
 
 @cache
 def laboratory_form() -> dict[str, tuple[Node, ...]]:
-    """Return the form's nodes by card, all except the variants."""
+    """Return the nodes of the laboratory's form by card, all except the variants."""
     head = [
         node_of(Head, each, each.encode_name, each.encode_name) for each in filter(_is_head, fields_of_struct(Head))
     ]
-    settings = (each for each in fields_of_struct(Setup) if each.name != "spec")  # [model] says it in short
+    settings = (each for each in fields_of_struct(Setup) if each.name != "spec")  # [model] is its short form
     return _on_cards([*head, *map(_of_setup, settings)], words.GROUPS)
 
 
@@ -80,7 +80,7 @@ def study_nodes() -> tuple[Node, ...]:
 
 
 KIND = "kind"
-"""The form's input that says which of the two it is; the laboratory's by default."""
+"""The form's input that distinguishes the two forms; the laboratory's form by default."""
 
 
 def nodes_for(form: Mapping[str, str]) -> tuple[Node, ...]:
@@ -127,7 +127,7 @@ def _settings_in_words(extension: Extension) -> str:
 
 
 def _data() -> Choice:
-    """Return [data], whose source depends on the one of three settings that is present."""
+    """Return the choice of [data]; the one of three settings that is present determines the source."""
     info = inspect.type_info(Data)
     assert isinstance(info, inspect.StructType)
     sources = {
@@ -204,7 +204,7 @@ def _of_model(model: ModelChoice) -> Option:
 
 
 def _of_features() -> Option:
-    """Return the model of custom features, which has the settings of a study's spec."""
+    """Return the option for a model of custom features, with the settings of a study's spec."""
     name = f"model@{FEATURES}"
     fields = {each.encode_name: each for each in fields_of_struct(ModelSpec)}
     children = []
@@ -240,7 +240,7 @@ def _of_extension(model: Extension) -> Option:
 
 
 def _of_spec(name: str) -> dict[str, Node]:
-    """Return the settings that every model has, by name."""
+    """Return the settings that all models share, by name."""
     return {
         each.encode_name: node_of(OfSpec, each, f"model.{each.encode_name}", f"{name}.{each.encode_name}")
         for each in fields_of_struct(OfSpec)

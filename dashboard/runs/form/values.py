@@ -1,6 +1,6 @@
-"""Tables of an experiment to a filled-in form, and a posted form to tables.
+"""Conversion of an experiment's tables to a filled-in form, and of a posted form to tables.
 
-Empty fields are left out of the file: it says what a person meant, and defaults remain defaults.
+Empty fields are omitted from the file, so that it has only what a person entered, and defaults remain defaults.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _VARIANTS = "variants"
 
 @dataclass(frozen=True)
 class Difference:
-    """One setting that a variant changes: its dotted name, and the value as TOML."""
+    """A setting that a variant changes: its dotted name, and the value as TOML."""
 
     key: str
     value: str
@@ -41,7 +41,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Filled:
-    """The contents of a form: the fields' values by name, the variants, and the settings that have no field."""
+    """The contents of a form: the fields' values by name, the variants, and the settings without a field."""
 
     values: Mapping[str, str]
     arms: Sequence[Arm] = ()
@@ -49,7 +49,7 @@ class Filled:
 
 
 def filled_form(tables: Mapping[str, Any]) -> Filled:
-    """Return the form of an experiment's tables, which need not be valid."""
+    """Return the form filled with an experiment's tables, which need not be valid."""
     if LINE_TABLE in tables:
         with suppress(InvalidSettings):  # then the form lists [line] among the settings without a field
             tables = merged(DEFAULTS_OF_LINE, without_line(tables))
@@ -70,20 +70,20 @@ def tables_of(form: Mapping[str, str], arms: Sequence[Arm]) -> Raw:
     """Return the tables that a filled-in form describes, not yet checked.
 
     Raises:
-        InvalidSettings: a setting of a variant is inside another that is not a table.
+        InvalidSettings: a variant's dotted name leads into a setting that is not a table.
     """
     tables = _read(nodes_for(form), form)
     if form.get(KIND) == "study":
         return tables
     if "users" in tables.get("data", {}):
-        tables.pop("partition", None)  # synthetic users are everyone for themselves
+        tables.pop("partition", None)  # each synthetic user is a client
     variants = [_variant(arm) for arm in arms]
     name = {"name": tables.pop("name")} if "name" in tables else {}
     return {**name, **tables, **({_VARIANTS: variants} if variants else {})}
 
 
 def _fill(table: Mapping[str, Any], nodes: Sequence[Node], values: dict[str, str]) -> Iterator[str]:
-    """Write a table's settings into ``values``; yield the dotted names of those that have no node."""
+    """Write a table's settings into ``values``; yield the dotted names of settings without a node."""
     yield from sorted(table.keys() - {node.key for node in nodes})
     for node in nodes:
         value = table.get(node.key)
@@ -115,7 +115,7 @@ def _fill_choice(table: Mapping[str, Any] | None, choice: Choice, values: dict[s
 
 
 def _chosen(table: Mapping[str, Any], choice: Choice) -> Option | None:
-    """Return the option that a table chooses."""
+    """Return the option that a table chooses; None for an unknown one."""
     if choice.tag is not None:
         wanted = table.get(choice.tag, choice.default)
         return next((each for each in choice.options if each.value == wanted), None)
@@ -141,7 +141,7 @@ def _read(nodes: Sequence[Node], form: Mapping[str, str]) -> Raw:
 
 
 def _value(node: Node, form: Mapping[str, str]) -> Any:
-    """Return the value of a setting or a table in a form; None if there is none."""
+    """Return the value of a setting or a table in a form; None if it is empty."""
     if isinstance(node, Field):
         return _setting(node, form.get(node.name))
     if isinstance(node, Table):
@@ -183,7 +183,7 @@ def _leaves(table: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
 
 
 def _bare(value: Any) -> str:
-    """Return a value as TOML, or without quotes if it is then still read as the same text."""
+    """Return a value as TOML, without quotes for a text that is read back unchanged without them."""
     return value if isinstance(value, str) and value and toml_value(value.strip()) == value else value_text(value)
 
 
@@ -219,7 +219,7 @@ def _differences(keys: Mapping[tuple[int, int], Mapping[str, str]], arm: int) ->
 
 
 def input_of(problem: Problem, form: Mapping[str, str], arms: Sequence[Arm]) -> str | None:
-    """Return the name of the input that a problem is about, among the visible ones; None if there is none."""
+    """Return the name of the visible input that a problem is about; None if there is no such input."""
     if problem.variant is not None:
         return _input_of_variant(problem, arms)
     if problem.path is None:
@@ -258,7 +258,7 @@ def _chosen_nodes(node: Choice, form: Mapping[str, str]) -> Sequence[Node]:
 
 
 def settings() -> dict[str, Field]:
-    """Return the settings that a variant may change, by dotted name, each once; choices count as settings."""
+    """Return the settings that a variant may change, by dotted name; choices count as settings."""
     found: dict[str, Field] = {}
     for node in _all(laboratory_nodes()):
         found.setdefault(node.path, node)

@@ -1,4 +1,4 @@
-"""Information about an experiment's settings beyond types: labels, order, and the rarely needed ones.
+"""Information about an experiment's settings that types lack: labels, order, and which are rarely needed.
 
 Settings that are not listed here appear with their own names in the last group.
 """
@@ -155,7 +155,7 @@ OPTIONS: dict[str, dict[str, str]] = {
     "engine": {"numpy": "NumPy", "spark": "Spark", "jax": "JAX", "auto": "JAX if it sees an accelerator, else NumPy"},
     "server.weighting": {"client": "a client's", "ping": "a ping's", "examples": "an example's"},
 }
-"""Words for values; others appear as they are in the file."""
+"""Labels of values by setting; other values appear as in the file."""
 
 FEATURES = (
     "Rank items by your own features, learned from a file of lists: a row for each item, with a column for its list, "
@@ -175,11 +175,11 @@ OF_FEATURES = {
     "gradient": "How updates are computed.",
     "constraints": "Constraints of weights.",
 }
-"""The settings of the model of features that are in the form, with their help."""
+"""Help for the settings of the model of features, as far as they are in the form."""
 
 OF_A_FILE = ("file", "target", "features", "client", "choice", "kind")
 OF_USERS = ("users", "judges", "population", "groups", "lists", "examples", "applies")
-"""The settings of [data] for made users; the others are for data sets and files."""
+"""The settings of [data] for synthetic users; the other settings are for data sets and files."""
 
 RARE = frozenset({
     "partition.least", "training.sign", "upload", "server.staleness", "server.aggregate", "server.min_clients",
@@ -194,7 +194,7 @@ RARE = frozenset({
     "data.client", "data.choice", "data.kind",
     "users", "activity", "gradient", "start", "tick_minutes", "optimization.length", "optimization.early_stopping",
 })  # fmt: skip
-"""Settings that are folded at first."""
+"""Settings that are folded in the form at first."""
 
 EXAMPLES: dict[str, str] = {
     "data.file": "/home/me/rows.csv",
@@ -258,14 +258,14 @@ HELPS: dict[str, str] = {
         "runs on the machine of the dashboard."
     ),
 }
-"""Help for settings without any in a docstring."""
+"""Help for settings whose docstrings have none."""
 
 
 def label(path: str) -> str:
-    """Return the words for a setting or a table."""
+    """Return the label of a setting or a table."""
     return LABELS.get(path) or path.rpartition(".")[2].replace("_", " ").capitalize()
 
 
 def option(path: str, value: str) -> str:
-    """Return the words for a value of a setting."""
+    """Return the label of a setting's value."""
     return OPTIONS.get(path, {}).get(value, value.replace("_", " "))
