@@ -33,7 +33,7 @@ class LocalTraining:
 
     Attributes:
         rate: the size of a step, η.
-        steps: the number of steps; either it or ``epochs``.
+        steps: number of gradient steps; give either ``steps`` or ``epochs``.
         epochs: how often a client goes through its examples.
         batch: the examples of a step, drawn without replacement in each epoch; all if None.
     """
