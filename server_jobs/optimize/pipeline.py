@@ -95,7 +95,7 @@ def first_versions(
 
 
 def step_arrays(line: Line, weights: Vector, state: States, direction: Vector) -> tuple[Vector, States]:
-    """Return the weights and the state after a step in a round's direction; pure.
+    """Return the weights and the state after a step in a round's direction.
 
     Args:
         line: determines the links.
@@ -103,7 +103,7 @@ def step_arrays(line: Line, weights: Vector, state: States, direction: Vector) -
         state: the chain's state, from :func:`first_state` or an earlier step.
         direction: the aggregate of the updates, such as their mean: a direction of descent, shape (m,).
 
-    Huge updates can lead to weights that are not finite; the publisher must check
+    Huge updates can result in weights that aren't finite, so the caller must check them before publication
     (:func:`fedping.protocol.model.validate_document`).
     """
     with np.errstate(over="ignore", invalid="ignore"):

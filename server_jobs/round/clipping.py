@@ -1,13 +1,13 @@
-"""Clipping: limits the norm of updates before they are aggregated, so that a large update has no larger influence.
+"""Clipping of updates before aggregation, so that updates with a large norm have no larger influence.
 
-The bound is a setting, or follows from the norms of earlier rounds, because a stream needs it before the updates
-arrive. The first round reads its updates twice, first only to measure them. To move the bound, an attacker must control
-the share of clients that the quantile sets, and can move it only by a bounded factor each round. The first bound is
-chosen so that a share :data:`HOSTILE` of all clients can't raise it, even if few of the others send anything but zeros.
-If they might have lowered it, it isn't kept, and the next round measures again.
+The bound is a setting, or is computed from the norms of earlier rounds, because a stream needs it before the updates
+arrive. The first round reads its updates twice: first to measure the norms, then to aggregate. To move the bound, an
+attacker must control the share of clients given by the quantile, and can move it only by a bounded factor per round.
+The first bound is chosen so that a share :data:`HOSTILE` of all clients can't raise it, even if most other clients
+send only zeros. If attackers may have lowered it, it isn't kept, and the next round measures again.
 
-Norms are counted in bins of a sixteenth of a power of two, so a quantile is accurate to one part in 16, and the counts
-have a fixed size. The first and the last bin also count the values beyond them.
+Norms are counted in bins, 16 for each power of two, so a quantile is accurate to one part in 16, and the counts have
+a fixed size. The first and the last bin also count all values beyond them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BOUND = "clip.bound"
 """Name of the bound in the accumulator's state."""
 
 FINE = 4
-"""Bits of the mantissa that select a bin: 16 bins for each power of two."""
+"""Number of the mantissa's bits that select a bin: 16 bins for each power of two."""
 
 HOSTILE = 0.025
 """Share of a first round's clients, including those that send zeros, that can't raise the bound."""
