@@ -1,7 +1,7 @@
-"""Accumulators of private lines: exact sums of vectors by arm; for two-server lines, the shares.
+"""Accumulators of private lines: exact sums of vectors by arm, and shares for two-server lines.
 
-Vectors and shares are whole numbers, whose sum is the same in any order; the helper's shares are put in the order of
-the document ids. So every engine and partitioning gives the same bytes. A step is made of released sums alone.
+Vectors and shares are whole numbers, whose sum is the same in any order; the helper's shares are sorted by document
+id. So every engine and partitioning gives the same bytes. Steps are computed only from released sums.
 """
 
 from __future__ import annotations
