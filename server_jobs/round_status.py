@@ -1,8 +1,8 @@
 """Status of a line's rounds: the latest attempt, and counts by outcome.
 
-A lineage records only rounds that published a version. This note, next to the pings, covers the others: from it a
-study's health reports failing rounds, and why. No round decides by it. A killed round leaves no note, of two concurrent
-ones one may not count, and with a read-only landing folder there is none.
+A lineage records only rounds that published a version. The status, a note next to the pings, covers the other rounds.
+A study's health uses it to report failing rounds and their reasons; rounds never use it. A killed round leaves no
+note, one of two concurrent rounds may not be counted, and in a read-only landing folder there is no note.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from fedping.protocol.landing import Landing
 from fedping.protocol.notation import milliseconds_of
 
 FAILURES = ("failed", "temporary", "out_of_time", "ended", "crashed")
-"""Outcomes of a round without a result: a mistake or damage that a person has to fix; a temporary failure; the time
-limit; a signal; an unforeseen error."""
+"""Outcomes of a round without a result: a mistake or damage that the operator has to fix; a temporary failure; the
+time limit; a signal; an unexpected error."""
 
 
 LONGEST_REASON = 1_000
