@@ -83,8 +83,9 @@ class Evaluation(Struct, frozen=True, kw_only=True):
         version: the version's number.
         arm: the arm of the clients that evaluated it.
         clients: the number of these clients.
-        examples: their rows, for each client up to the study's limit, and to ``most_votes`` if examples are votes.
-        loss: the mean, weighted by examples.
+        examples: the number of their rows, for each client up to the study's limit, and to ``most_votes`` if examples
+            are votes.
+        loss: the mean loss, weighted by examples.
         accuracy: the share of correctly classified examples; None without confusion counts.
         balanced_accuracy: the mean over classes of the share of correctly classified examples.
         worst: the lowest accuracy of a client.

@@ -55,7 +55,7 @@ class Failing(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The last round of a line, and the numbers of all rounds.
+    """The status of a line: its last round, and the numbers of rounds by outcome.
 
     Attributes:
         ended: the end of the last round, ISO 8601 in UTC; empty if there was none.

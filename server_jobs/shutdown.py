@@ -1,8 +1,8 @@
 """Ends a job at any moment, by SIGINT or SIGTERM, or at its time limit.
 
-Signals and time limits raise an exception in the main thread. It even interrupts a call that waits for Spark's JVM,
-so that all resources are closed in order. If the main thread hangs in C code or in an unresponsive file system,
-another thread ends the process by force.
+Signals and time limits raise an exception in the main thread. The exception even interrupts a call that waits for
+Spark's JVM, so that all resources are closed in order. If the main thread hangs in C code or in an unresponsive file
+system, another thread ends the process by force.
 """
 
 from __future__ import annotations

@@ -66,11 +66,11 @@ FEW_ACCEPTED = 0.1
 """Ratio of accepted to postponed pings at or below which clients hardly get through."""
 
 SURELY = 4.0
-"""Minimum difference between an arm's number of pings and its share that counts, in standard errors."""
+"""Standard errors by which an arm's number of pings must differ from its share for a finding."""
 
 OFF = 0.2
-"""Minimum difference that counts, relative to the arm's share. Among a million pings, every difference is
-significant."""
+"""Fraction of an arm's share by which its number of pings must also differ for a finding. Among a million pings,
+every difference is significant."""
 
 KNOWN_HOURS, COMPARED_HOURS = 6, 48
 """Minimum hours of history for a check of new clients, and the number of earlier hours to compare with."""
@@ -86,14 +86,14 @@ IN_A_ROW = 3
 withdrawals."""
 
 MANY_CAPPED = 0.05
-"""Share of clients whose claimed examples exceed the cap; above it, the cap determines the weighted mean."""
+"""Share of clients with more claimed examples than the cap, above which the cap affects the weighted mean too much."""
 
 WORSE, MUCH_WORSE = 0.05, 0.25
 """Excess of an arm's mean loss, relative to the control's, above which there is a warning, and a problem. The loss
 must have been higher in all :data:`RECENT` rounds."""
 
 FEW_LEFT = 0.1
-"""Share of a private line's rounds; if at most this share is left, there is a warning."""
+"""Share of a private line's rounds; there is a warning if at most this share is left."""
 
 State: TypeAlias = Literal["running", "paused", "ended", "simulated"]
 Failure: TypeAlias = tuple[Severity, Message]
@@ -736,7 +736,8 @@ def _check_arms(facts: CheckInput) -> Iterator[Failure]:
 def _check_free_arms(facts: CheckInput) -> Iterator[Failure]:
     """Check arms without a line by their pings that landed during the line's rounds.
 
-    They are compared with all pings of these rounds, including stale ones. Only the time relates the two.
+    Their number is compared with that of all pings of these rounds, including stale pings. Only the landing times
+    relate both numbers.
     """
     free, recent = facts.free, facts.recent
     if not free or facts.beside is None or any(one.lineage.settings != facts.settings for one in recent):
@@ -779,7 +780,7 @@ def _carried(share: float, arms: int) -> float:
 
 
 def _is_off(pings: int, total: int, share: float, spread: float, noise: float = 0.0) -> bool:
-    """Return whether a number of pings differs from its share both significantly and considerably.
+    """Return whether a number of pings differs from its share significantly and by a relevant amount.
 
     ``noise`` is the variance that added noise contributes to the difference.
     """

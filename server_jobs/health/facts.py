@@ -171,7 +171,7 @@ class CheckInput(Struct, frozen=True, kw_only=True):
         now: seconds since 1970.
         beside: number of pings of arms without a line that landed during the :attr:`recent` rounds; None if unknown.
         discreet: whether the store has a private study. Sentences then give no exact number of pings.
-        settings: number of the entry in the study's history with its current settings.
+        settings: number of the history entry with the study's current settings.
     """
 
     study: str

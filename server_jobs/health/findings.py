@@ -36,7 +36,7 @@ class Message:
     """A sentence as data.
 
     Attributes:
-        code: name of the function that turns it into text, without the leading underscore.
+        code: name of the function that turns the message into text, without the leading underscore.
         values: keyword arguments of that function; hashable.
     """
 
@@ -110,12 +110,12 @@ class StagedLine(Struct, frozen=True, kw_only=True):
 
     @property
     def heard(self) -> int:
-        """The number of these clients with a ping by the last round."""
+        """The number of clients with the staged version that had sent a ping by the last round."""
         return self.state.tried.clients if self.state.tried else 0
 
     @property
     def wanted(self) -> int:
-        """The number of these clients that the stage requires."""
+        """The number of clients with the staged version that the stage requires."""
         return self.stage.clients
 
     @property

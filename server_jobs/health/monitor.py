@@ -50,7 +50,7 @@ def payload(study: str, declared: Declared, health: Health) -> dict[str, Any]:
 
 
 def dedup_key(declared: Declared, health: Health) -> Key:
-    """Return the parts of a health whose change is posted. Values in findings are left out."""
+    """Return the parts of a health that are compared to detect changes. Values in findings are left out."""
     findings = tuple((one.name, one.severity) for one in health.findings)
     return declared.state, health.verdict, findings, health.over, tuple((s.line, s.version) for s in health.staged)
 
@@ -145,7 +145,7 @@ class Webhook:
         self.begin(lambda: self._post_all(due))
 
     def _complain(self) -> None:
-        """Report once if a receiver's slow response delays other posts. Nothing else waits for it."""
+        """Report once if a receiver's slow response delays other posts. Only posts wait for a receiver."""
         if self._began is not None and self.clock() - self._began > HANGS_SECONDS:
             self._began = math.inf
             self.tell("the webhook has not completed its answer within a minute; posts wait until it does")

@@ -194,7 +194,7 @@ class _SeenBeside:
         self._last: tuple[tuple[int, int], int] | None = None
 
     def between(self, after_ms: int, until_ms: int, now_ms: int) -> int:
-        """Return the number of pings that landed after a moment and until another, in milliseconds since 1970."""
+        """Return the number of pings that landed after ``after_ms`` and up to ``until_ms``, both in Unix ms."""
         interval = after_ms, until_ms
         if self._last is None or self._last[0] != interval:
             pings = self._landed.between(*interval)
@@ -261,7 +261,7 @@ class _SeenLine:
         )
 
     def _store_trouble(self, store: ModelStore, keys: tuple[tuple[int, Stamp | None], ...]) -> str | None:
-        """Return the reason why the next version isn't published. It is rarely updated, because that lists folders.
+        """Return the reason why the next version isn't published. It is rarely updated: an update lists folders.
 
         A held version and failing rounds are updated at the same time.
         """
@@ -358,7 +358,7 @@ def ingest_snapshot(places: IngestSettings) -> Ingest:
 
 
 def _state(lock: Path) -> Literal["running", "stopped", "unknown"]:
-    """Return whether a process holds the lock. The test locks it briefly; a starting ingest waits longer."""
+    """Return whether an ingest runs, by its lock. The check holds the lock briefly; a starting ingest waits longer."""
     try:
         file = os.open(lock, os.O_RDONLY)
     except FileNotFoundError:
@@ -422,7 +422,7 @@ class LandedBeside:
         self._rows: dict[Place, int] = {}
 
     def between(self, after_ms: int, until_ms: int) -> int:
-        """Return the number of pings that landed after a moment and until another, in milliseconds since 1970."""
+        """Return the number of pings that landed after ``after_ms`` and up to ``until_ms``, both in Unix ms."""
         there = [
             file
             for file in chain.from_iterable(self._landing.files_by_iteration(self._study, None).values())

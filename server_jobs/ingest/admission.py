@@ -50,14 +50,14 @@ from fedping.server_jobs.ingest.decoding import Bounds, Decoding, decoding_of
 from fedping.server_jobs.ingest.settings import LOOK_COST, LOOKED_INTO
 
 LookFrom: TypeAlias = Callable[[int], int]
-"""Function that returns the newest version of a line, given one that exists."""
+"""Function that returns the newest version of a line, given an existing version."""
 
 LOOK_PAUSE = 0.01
 """Minimum seconds between two reads of a store for unknown versions, per worker and line. It bounds the cost of a
 flood of pings that name unknown versions."""
 
 AFAR_PAUSE = 0.1
-""":data:`LOOK_PAUSE` for a store in a bucket."""
+"""Value of :data:`LOOK_PAUSE` for a store in a bucket."""
 
 ANSWERS_WITHIN = 1.0
 """Maximum seconds that a request for the newest version waits for a bucket. After that, it gets the last known
@@ -72,7 +72,7 @@ class LineHead:
 
     Args:
         known: number of the newest version.
-        look_from: returns the newest version, given one that exists.
+        look_from: returns the newest version, given an existing version.
         see_store: raises StoreError or OSError if the store is unreachable; otherwise a missing store would look like a
             missing version.
         look_at_stage: returns the staged version, given the newest version.
@@ -122,7 +122,7 @@ class LineHead:
         return self.known
 
     def staged(self) -> Staged | None:
-        """Return the staged version that follows the newest one of :meth:`latest`; None without one."""
+        """Return the staged version after the newest version of :meth:`latest`; None without a staged version."""
         return self._staged if self._rest else self._see_stage()
 
     def _see_stage(self) -> Staged | None:
@@ -214,7 +214,7 @@ class _Look:
 
     @property
     def age(self) -> float:
-        """Seconds since its start."""
+        """Seconds since the read started."""
         return time.monotonic() - self._began
 
 

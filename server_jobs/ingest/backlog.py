@@ -41,7 +41,7 @@ class Backlog:
 
 
 def backlog(journal: Path) -> Backlog:
-    """Return the pings and segments in the journal, read from its files."""
+    """Return the numbers of pings and segments in the journal, read from its files."""
     paths = [*segments(journal, OPEN), *segments(journal, CLOSED)]
     rows = {path: segment_rows(path) for path in paths}
     ages = [time.time() - created_ms(path) / 1000 for path in paths if rows[path]]
@@ -165,7 +165,7 @@ def settled(sums: Mapping[str, int]) -> int:
 
 
 def missing(settings: IngestSettings) -> int:
-    """Return a lower bound on the number of missing pings, of those accepted since the start."""
+    """Return a lower bound on the number of pings that were accepted since the start and are missing."""
     # Missing pings stay missing, but the compactor's counts may be read during a change: hence two checks.
     return min(_look(settings), _look(settings)) if _look(settings) else 0
 

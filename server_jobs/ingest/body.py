@@ -368,7 +368,7 @@ class Budget:
 
     @property
     def taken(self) -> int:
-        """The bytes that are taken now."""
+        """The number of bytes reserved at present."""
         return self._taken
 
     @contextlib.contextmanager

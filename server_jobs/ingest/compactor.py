@@ -1,4 +1,4 @@
-"""The compactor: it turns rolled segments of one document type into one Parquet file per partition.
+"""The compactor, which turns rolled segments of one document type into one Parquet file per partition.
 
 Segments are removed afterwards. A pass may die at any point and is then repeated. Each file names its source segments
 in its footer, so that the second pass skips, in each partition, the pings that the first pass landed.
@@ -167,7 +167,7 @@ class Compactor:
         """Return a mask of the rows that an earlier attempt landed; ``origin`` has each row's index in ``chosen``.
 
         If a file of the partition names a segment, it contains all the segment's pings of the partition's version. In
-        the shared folder of old versions, it may have been a different set of versions, so the ids decide.
+        the shared folder of old versions, the file may cover other versions, so the ids decide.
         """
         suspects = [index for index, path in enumerate(chosen) if path.name in self._suspects]
         if not suspects:

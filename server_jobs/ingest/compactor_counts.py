@@ -4,8 +4,8 @@ Each compactor writes its counts since its start to its own files. Readers sum a
 compactors. The counts restart from zero when ingest starts.
 
 A sudden increase of new clients shows that an attacker invents clients. No id is stored: a Bloom filter (Bloom 1970)
-records seen ids as bits of a table of fixed size, by hashes with random keys that are never written to disk. It
-exists as long as the process. When half of its bits are set, it becomes the older of two filters, and the previous
+records seen ids as bits of a table of fixed size, by hashes with random keys that are never written to disk. Filters
+end with the process. When half of a filter's bits are set, it becomes the older of two filters, and the previous
 older filter is dropped. A recently seen id never counts as new; at most one new id in eight is mistaken for a known
 id.
 """
@@ -43,7 +43,7 @@ class Uploaded(NamedTuple):
 
 
 class UploadCounts:
-    """The counts of one compactor."""
+    """Counts of landed updates by kind, for one compactor."""
 
     def __init__(self, folder: Path) -> None:
         make_folder(folder)
@@ -106,7 +106,7 @@ class Seen:
         self._now, self._before = np.zeros(bits, np.bool_), np.zeros(0, np.bool_)
 
     def add(self, ids: NDArray[np.uint8]) -> int:
-        """Add ids of shape (k, 16), which may repeat; return the number of new ones."""
+        """Add ids of shape (k, 16), which may repeat; return the number of new ids."""
         words = np.ascontiguousarray(ids).view("<u8").reshape(-1, 2)
         first = mixed(mixed(words[:, 0] ^ self._keys[0]) + (words[:, 1] ^ self._keys[1]))
         first, where = np.unique(first, return_index=True)
@@ -124,7 +124,7 @@ class Seen:
 
 
 class Newcomers:
-    """The counts of one compactor."""
+    """Counts of new clients by study and hour, for one compactor."""
 
     def __init__(self, folder: Path) -> None:
         make_folder(folder)

@@ -24,7 +24,7 @@ DECODING_ERRORS = (msgspec.MsgspecError, UnicodeError, RecursionError, ValueErro
 
 
 _ABSENT = frozenset({UNSET})
-"""Set to check for absent fields, four times faster than a comparison of every value."""
+"""Set for checks for absent fields, which are four times faster than comparisons of every value."""
 
 _KEYS_OF_ENCODED = len(EncodedUpdate.__struct_fields__)
 

@@ -265,8 +265,8 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 def from_base64(texts: pa.StringArray) -> pa.BinaryArray:
     """Return the bytes of padded base64 texts, null for null.
 
-    They are decoded one by one: the standard library needs one pass over each text, NumPy several passes over all
-        texts.
+    Texts are decoded one by one, with one pass of the standard library over each. NumPy would need several passes
+    over all texts.
 
     Raises:
         binascii.Error: a text isn't base64; the error is a ValueError.
@@ -390,7 +390,7 @@ def segment_note(names: Iterable[str]) -> dict[bytes, bytes]:
 def landed_segments(folder: Place, since_ms: int) -> dict[str, set[Place]]:
     """Return the segments named in the footers of a partition's files that landed at or after ``since_ms``.
 
-    Each segment has the files that name it.
+    Each segment is returned with the files that name it.
     """
     names: dict[str, set[Place]] = {}
     for file in landed_files(folder):

@@ -109,7 +109,7 @@ class Failing(msgspec.Struct, frozen=True):
 
 
 class FailureNote:
-    """The compactor's access to the note; raises :class:`OSError` if the note can't be created anywhere.
+    """The compactor's note about failing passes; raises :class:`OSError` if it can't be created anywhere.
 
     The note of an earlier process of the same ingest is kept until a pass succeeds.
     """
@@ -148,7 +148,7 @@ def failing_in_words(path: Path) -> str | None:
 
 
 def failing(path: Path) -> Failing | None:
-    """Return the note; None if it reports no failures."""
+    """Return the failures reported by the note; None without failures."""
     try:
         return msgspec.json.decode(without_format(path.read_bytes(), f"the note {path}"), type=Failing)
     except NewerFormat as error:

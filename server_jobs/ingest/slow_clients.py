@@ -72,7 +72,7 @@ class Arrivals:
     async def receive(
         self, protocol: HTTPProtocol, length: int, grown: Callable[[int], None] | None = None, keep: bool = True
     ) -> bytes:
-        """Return a body of ``length`` bytes. ``grown`` is called with each number of bytes before they are stored.
+        """Return a body of ``length`` bytes. ``grown`` is called with the number of bytes about to be stored.
 
         Without ``keep``, the body is read but b"" is returned.
 

@@ -58,8 +58,8 @@ as to send it."""
 class Receive:
     """A step that receives the ``length`` bytes of the body.
 
-    ``grown`` is called with each number of bytes before they are stored, and may reject them. Without ``keep``, the
-    result is b"".
+    ``grown`` is called with the number of bytes about to be stored, and may reject them. Without ``keep``,
+    the result is b"".
     """
 
     length: int

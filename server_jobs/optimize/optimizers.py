@@ -278,7 +278,7 @@ def own(settings: OwnOptimizer, spec: ModelSpec) -> Transformation[Arrays]:
     """Return the link of a user's optimizer: a function's result for the model spec, or an instance of a class.
 
     The optimizer has ``init(spec)`` and ``update(step, state, weights)``, like :class:`Transformation`, and gets
-    copies.
+    copies of its arguments.
 
     Raises:
         InvalidSettings: the extension isn't installed, or its code isn't the code that the settings name.

@@ -2,7 +2,7 @@
 
 A schedule is fixed before training: T rounds, in each of which every client takes part with probability q, sampled
 secretly, and adds at most S (L2) to a sum that gets Gaussian noise of standard deviation zS. Queries, clipping and data
-may depend on earlier results; q, z and T may not (arXiv 2602.06756). To stop early doesn't affect the guarantee. If q
+may depend on earlier results; q, z and T may not (arXiv 2602.06756). Early stopping doesn't affect the guarantee. If q
 and z are changed after results are seen, only :class:`RenyiFilter` is valid. The unit of privacy is a client;
 neighbours differ by one client with all its pings (add or remove).
 
@@ -55,7 +55,7 @@ class Schedule:
 
     @classmethod
     def of_contributions(cls, noise_multiplier: float, contributions: int) -> Schedule:
-        """Return the schedule for clients that publicly take part in at most ``contributions`` rounds of any number."""
+        """Return the schedule if clients publicly take part in at most ``contributions`` of any number of rounds."""
         return cls(1.0, noise_multiplier, contributions)
 
 
@@ -85,8 +85,8 @@ class Pld:
     def epsilon(self, schedule: Schedule, delta: float) -> float:
         """Return ε. Above 200, it is the smaller of two bounds: by Rényi divergences, and without sampling.
 
-        It takes 0.1 to 3 s, less on a coarser grid. Before a round, compare its number with the stored result of
-        :func:`rounds_allowed` instead.
+        It takes 0.1 to 3 s, less on a coarser grid. Before a round, compare the round's number with the stored result
+        of :func:`rounds_allowed` instead.
         """
         if (trivial := _trivial(schedule, delta)) is not None:
             return trivial

@@ -153,7 +153,8 @@ class Statement:
 
     Attributes:
         code: key of :data:`WORDS`.
-        values: values for its text, by name; a part of the text may be a sequence of statements, which may be empty.
+        values: values for the placeholders of its text, by name; a value may be a sequence of statements, possibly
+            empty.
     """
 
     code: str

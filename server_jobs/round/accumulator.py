@@ -36,7 +36,7 @@ Updates: TypeAlias = NDArray[np.floating[Any]]
 MOST_KEPT_BYTES = 2**27
 """Maximum bytes of updates that a round keeps in all shards together, if its aggregation keeps updates.
 
-It must never change, because versions that left out pings are recomputed with it.
+This value must never change, because versions that left out pings are recomputed with it.
 """
 
 A = TypeVar("A")
@@ -139,9 +139,10 @@ class Moments:
 
     If only the mean is needed, ``m2`` has shape (0,).
 
-    Moments are merged by the stable recurrence of thesis 7.2. The thesis adds one update at a time, H' = H + (h - H)
-    / (i + 1). Here, a weighted batch is added at a time; for batches of one update of weight 1, the formula is the
-    same. No sum of updates extends over more than one bounded batch, so numbers don't grow with the pings.
+    Moments are merged by the stable recurrence of thesis 7.2, which adds one update at a time:
+    H' = H + (h - H) / (i + 1). Here, a weighted batch is added at a time; for batches of one update of weight 1, the
+    formula is the same. No sum of updates extends over more than one bounded batch, so numbers don't grow with the
+    pings.
 
     Source: thesis 7.2; Chan, Golub and LeVeque 1983 for the second moment.
     """

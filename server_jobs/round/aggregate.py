@@ -209,8 +209,8 @@ def in_order(partials: Iterable[ShardPartial], shards: int) -> Iterator[ShardPar
 def combined(partials: Iterable[ShardPartial], rules: Rules) -> RoundAggregate:
     """Return the aggregate of partials, one per shard, in any order.
 
-    Partials are merged in the order of the shards as they arrive. Early partials wait in memory. Of merged partials,
-    the parts that don't grow with the weights are kept until there are several.
+    Partials are merged in the order of the shards as they arrive. Early partials wait in memory. The parts of merged
+    partials that don't grow with the weights are collected, and merged several at a time.
     """
     refuse_senders(rules.line)
     accumulator = accumulator_for(rules.line, rules.bound)

@@ -32,7 +32,7 @@ FINE = 4
 """Number of the mantissa's bits that select a bin: 16 bins for each power of two."""
 
 HOSTILE = 0.025
-"""Share of hostile clients that can't raise the first bound; the total includes clients that send zeros."""
+"""Assumed maximum share of hostile clients, which can't raise the first bound. Clients that send zeros count too."""
 
 LOWEST, HIGHEST = -150, 140
 """Lowest and highest power of two with bins: the range of norms of two million float32 numbers."""
@@ -198,9 +198,9 @@ def counted(norms: Vector, shares: Vector) -> Vector:
 
 
 def quantile(counts: Vector, share: float) -> float | None:
-    """Return an upper bound of at least ``share`` of the counted norms; None if the count is 0.
+    """Return a norm that at least ``share`` of the counted norms don't exceed; None if the count is 0.
 
-    It is the upper edge of a bin, so it is at most a sixteenth above the smallest such bound; for a share of 0, above
+    It is the upper edge of a bin, so it is at most a sixteenth above the smallest such norm; for a share of 0, above
     the smallest norm.
     """
     reached = np.cumsum(counts)

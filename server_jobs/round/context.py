@@ -192,6 +192,8 @@ def end_if_over(context: RoundContext, state: S) -> S | RoundResult:
 def noting(store: ModelStore, landing: Place | Landing, study: str, line: str) -> Iterator[None]:
     """Make a publication by the operator in this context as safe as a round's publication.
 
+    The store must have the newest version, and the number of the published version is recorded next to the pings.
+
     Args:
         store: the model store.
         landing: the landing folder, or its address.

@@ -39,7 +39,7 @@ _CROWD = {"clients", "new_clients"}
 """Figures whose alarms indicate invented clients. The round's losses are then not trusted."""
 
 _CLOSE = 0.1
-"""Loss ratio to the control below which ratios in earlier rounds count as this value."""
+"""Floor of the loss relative to the control's loss. Lower values in earlier rounds count as this value."""
 
 _ROUNDING = 1e-12
 """Fraction of the usual jump below which a jump counts as zero."""
@@ -54,7 +54,7 @@ STAGE_ERRORS = 2.33
 """Standard errors by which a staged version must be worse to be withdrawn. Chance causes this once in 100 versions."""
 
 _CHANCE = 10
-"""Number added to counts of new clients and of changed registers, as an allowance for chance."""
+"""Number of new clients, and of changed registers, by which the count of new clients is raised to allow for chance."""
 
 _METRICS = {"loss": "loss", "rank_selected": "selected rank"}
 
@@ -145,7 +145,7 @@ def _is_better_above(guard: Guard, study: Study, line: str) -> bool:
 
 
 def by_chance(rounds: int) -> float:
-    """Return the standard errors that chance exceeds in ``rounds`` consecutive rounds with probability 1/1,000."""
+    """Return the number of standard errors that chance exceeds ``rounds`` times in a row with probability 1/1,000."""
     return max(0.0, NormalDist().inv_cdf(1 - _FALSE_FALLS ** (1 / rounds)))
 
 
@@ -242,7 +242,7 @@ def _alarm(
 
 
 def _stands_out(now: float, before: Sequence[float], factor: float, deviations: float) -> bool:
-    """Return whether a figure exceeds all earlier values by a factor, and their median by robust deviations."""
+    """Return whether a figure exceeds earlier values by ``factor``, and their median by robust ``deviations``."""
     logs = [math.log(max(value, _SMALLEST)) for value in before]
     middle = median(logs)
     deviation = 1.4826 * median(abs(value - middle) for value in logs)

@@ -36,7 +36,7 @@ _BLOCK = 65_536
 
 
 class HelperUnavailable(FedpingError):
-    """No answer is available yet, but a later request may succeed; the message has the reason, without a subject."""
+    """No answer is available yet, but a later request may succeed. The message is the reason, as part of a sentence."""
 
 
 class Helper(Protocol):

@@ -31,7 +31,7 @@ UNIT = 2.0**20
 """Weight of a client. It is a whole number, so that sums in doubles are exact for up to 2^33 clients."""
 
 AT_ONCE = 2**15
-"""Numbers that are processed at a time."""
+"""Number of values that are processed at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class InfluenceSums:
 def needs_influence(line: Line) -> bool:
     """Return whether a line's rounds compute the influence of clients.
 
-    They don't for private lines, and if an upload link can only be reversed on the sum of updates.
+    They don't for private lines, or if an upload link can only be reversed on the sum of updates.
     """
     return line.privacy is None and not receiving(line).undone_once
 
@@ -168,7 +168,7 @@ def influence_of(seen: InfluenceSums, bound: float | None) -> Influence | None:
 
 
 def _norm(seen: InfluenceSums, share: float) -> float:
-    """Return an upper bound of ``share`` of the clients' norms, at most a sixteenth above the smallest such bound."""
+    """Return a norm that ``share`` of the clients don't exceed, at most a sixteenth above the smallest such norm."""
     cumulative = np.cumsum(seen.norms)
     rank = share * seen.clients - (seen.clients - cumulative[-1])  # clients in no bin have updates of zero
     if rank <= 0:

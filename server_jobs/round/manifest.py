@@ -56,8 +56,8 @@ class Late:
 def late_for(store: ModelStore, study: str, line: Line, iteration: int) -> Late | None:
     """Return the late pings that count in a round on version ``iteration``; None if the line doesn't merge late pings.
 
-    The used files are read from the lineages of as many of the newest versions as the oldest age, so they don't
-    depend on the time of the round. Pings of versions before a rollback are left out.
+    The used files are read from the lineages of the newest versions, up to the maximum age, so they don't depend on
+    the time of the round. Pings of versions before a rollback are left out.
     """
     if line.pipeline.staleness is None:
         return None
@@ -83,7 +83,7 @@ class Manifest:
         inputs: the files of the current version in the order of their names, then the files of older versions that
             count.
         before: files of these older versions that earlier rounds used.
-        stale, future: numbers of pings of other older, and of newer, versions that landed since the previous round.
+        stale, future: numbers of other pings, of older and of newer versions, that landed since the previous round.
         window_end_ms: the latest plausible landing, Unix ms.
     """
 

@@ -57,7 +57,7 @@ UNTOLD = (DUPLICATE, WRONG_VERSION, BAD_LOSS, NOT_ENROLLED, BEYOND_LIMITS)
 """Outcomes of pings that are left out of their arm's figures."""
 
 _ID = np.dtype("V16")
-"""A document id as one value."""
+"""NumPy type of a document id as one value."""
 
 DONE = -1
 """Outcome of a ping that was counted in an earlier round."""

@@ -165,7 +165,7 @@ class Work:
     Attributes:
         paths: the landed files of the version, in the order of their names.
         rows: the number of pings in all files.
-        rules: how the pings count.
+        rules: the rules for the pings.
         late: files of older versions whose pings count too, in the order in which they are read.
         digests: digests of the listed files, by path. A file with another digest, which replaced a listed file, isn't
             read.

@@ -115,7 +115,7 @@ def event_of(
 def replay_event(line: Line, event: PrivacyEvent, releases: int) -> PrivacyEvent:
     """Return the lineage's record of a release in a recomputation.
 
-    The noise, the key and ε are copied. The last digits of ε depend on the accountant's version.
+    The noise, the key and ε are copied, because the last digits of ε depend on the accountant's version.
     """
     counted = (event.epsilon, event.accountant)
     again = event_of(line, event.released, releases, None, counted, event.shared)

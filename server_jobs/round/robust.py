@@ -95,7 +95,7 @@ def krum(settings: Krum) -> Accumulator[WithMoments[tuple[Sent, ...]]]:
 
 @ACCUMULATORS.of(CenteredClip)
 def centered_clip(settings: CenteredClip) -> Accumulator[WithMoments[tuple[Sent, ...]]]:
-    """Return the accumulator of the mean of updates, clipped around the direction of the previous round."""
+    """Return the accumulator of the mean of updates that are clipped around the previous round's direction."""
 
     def finish(kept: Kept, line: Line, weights: Vector, state: Arrays, key: bytes) -> Finished:
         before = state.get("center")
@@ -138,7 +138,7 @@ def buckets_of(points: NDArray[np.floating], votes: Vector, size: int, key: byte
 
 
 def median_of(points: NDArray[np.floating], votes: Vector) -> Vector:
-    """Return the weighted median of each column of (k, m) points, shape (m,); the mean of two middle values."""
+    """Return the weighted median of each column of (k, m) points, shape (m,), or the mean of two middle values."""
     return _medians(columns_of(points, votes), np.empty(points.shape[1]))
 
 
@@ -208,7 +208,8 @@ def krum_of(points: NDArray[np.floating], votes: Vector, settings: Krum) -> Vect
 
     With one vote each and f hostile points of k, the neighbours are the k - f - 2 nearest points, as published. With
     other votes, they are the nearest points with the same share of votes, at least one point, and the last one in
-    part. If there are few points, fewer than ``keep`` are used: at most those whose votes aren't hostile in total.
+    part. If there are few points, fewer than ``keep`` are used: their votes together are at most the share that isn't
+        hostile.
     """
     k = len(points)
     usual = votes.sum() / k
@@ -245,7 +246,7 @@ def _scores(points: NDArray[np.floating], votes: Vector, wanted: float, settings
 
 
 def _unlikely_hostile(votes: Vector, settings: Krum) -> int:
-    """Return the number of first points whose total is at most the votes that aren't hostile."""
+    """Return the number of first points whose votes together are at most the share that isn't hostile."""
     return int((np.cumsum(votes) <= (1 - settings.hostile) * votes.sum() * (1 + EQUAL)).sum())
 
 
@@ -320,7 +321,7 @@ _SORTED_AT_ONCE = 2**17
 
 @dataclass(frozen=True, slots=True)
 class Sketch:
-    """``rows`` kept updates, and the votes of other updates by bin, shape (m, bins), or None."""
+    """Kept updates, ``rows`` in total, and the votes of other updates by bin, shape (m, bins), or None."""
 
     sent: tuple[Sent, ...] = ()
     rows: int = 0

@@ -349,7 +349,7 @@ def _provenance(context: RoundContext) -> Provenance:
 
 
 def _before_the_fall(store: ModelStore, head: Version, rounds: int) -> Version:
-    """Return the last version before the model did worse, which is before the ``rounds`` last versions.
+    """Return the version before the last ``rounds`` versions, with which the model did worse.
 
     The last versions include the head. If the first of them repeats an older version, the result is the version
     before that older version, so that a rollback never restores a version abandoned by an earlier rollback.

@@ -68,15 +68,16 @@ MOST_HELD_BYTES = 2**26
 again."""
 
 FEW = 8
-"""Sparse updates with at most one nonzero weight in this number stay sparse. Denser updates wouldn't be faster.
+"""Minimum number of weights per nonzero weight for which updates stay sparse. Denser updates wouldn't be faster.
 
-It must never change, because versions are recomputed with it.
+This value must never change, because versions are recomputed with it.
 """
 
 MOST_ROWS = ROWS_PER_TASK
 """Maximum rows of a shard in memory; beyond, some clients are left out (`fedping.server_jobs.round.ping_filter`).
 
-This and `accumulator.MOST_KEPT_BYTES` must never change, because versions that left out pings are recomputed with them.
+This value and `accumulator.MOST_KEPT_BYTES` must never change, because versions that left out pings are recomputed
+with them.
 """
 
 TOTALS_BYTES = 2**28
@@ -211,7 +212,7 @@ class _Shard:
         self.decide()
 
     def decide(self) -> None:
-        """Decide which rows count, and with what weight, without the payloads found unreadable; reset the partial."""
+        """Decide which rows count, and with what weight, except those found to be unreadable; reset the partial."""
         rows = joined(self._parts)
         clients = clients_of(rows.client)
         outcomes = reasons(rows, clients, self._rules)

@@ -213,7 +213,7 @@ def _shares(context: RoundContext, inputs: tuple[InputFile, ...], among: bytes |
 
 
 def _missing_clients(context: RoundContext, shares: Shares) -> str:
-    """Return a phrase about too few clients of an arm, for the helper, or of the line, for a step; empty if enough.
+    """Return a phrase about missing clients, of an arm for the helper or of the line for a step; empty if none.
 
     After an answer, further pings of the version can't be summed, so enough clients for a step are needed before.
     """

@@ -1,7 +1,7 @@
 """The program run by `spark-submit`: the `fedping` command inside a Spark application.
 
 This file is sent to a cluster separately from the packages, which are in a zip, so it imports no modules from its
-folder. In such a zip, it is also the ``__main__``. Words ``FEDPING_…=VALUE`` before the command are environment
+folder. In a zip, this file is also the ``__main__``. Words ``FEDPING_…=VALUE`` before the command are environment
 variables of the submitting process, which clusters don't pass on by themselves.
 """
 
@@ -32,7 +32,7 @@ def run(words: Sequence[str]) -> int:
 def end_with_parent() -> None:
     """Send SIGTERM to this process when the JVM that started it ends, for example because a driver is killed.
 
-    Otherwise, the process wouldn't notice that between two rounds of a schedule.
+    Between two rounds of a schedule, the process wouldn't notice that end by itself.
     """
     parent = os.getppid()
 

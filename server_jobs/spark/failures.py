@@ -95,7 +95,7 @@ def not_started(error_line: str, master: str, said: str = "") -> FedpingError:
     """Return the error for a Spark that doesn't start. It is temporary if only the master's response is missing.
 
     Args:
-        error_line: the error line at its end.
+        error_line: the line with the error that ended the start.
         master: the URL of Spark's master.
         said: the output of the JVM.
     """

@@ -90,7 +90,7 @@ class Java:
 
     @property
     def major(self) -> int:
-        """The major version: 17 of 17.0.15."""
+        """The major version, such as 17 for 17.0.15."""
         return int(re.split(r"\D", self.version, maxsplit=1)[0])
 
     def home(self) -> Path:

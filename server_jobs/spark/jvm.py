@@ -1,4 +1,4 @@
-"""Start and end of a session's JVM, so that it never remains and its end doesn't cause a wait.
+"""Start and end of a session's JVM, which always ends with its session or process, without a wait.
 
 This module uses undocumented names of PySpark and Py4J. With them, a session starts a second sooner, ends without
 waiting, reports in one sentence why its JVM didn't start, and always ends its JVM. If these names differ from those
@@ -48,7 +48,7 @@ NAMES = {
     "pyspark.sql": ("SparkSession._activeSession", "SparkSession._instantiatedSession"),
     "py4j.clientserver": ("ClientServerConnection.shutdown_socket",),
 }
-"""The names that are set or called, by module."""
+"""The undocumented names that are set or called, by module."""
 
 
 def may_use_private_names() -> bool:
@@ -79,7 +79,7 @@ END_SECONDS = 20
 """Maximum seconds until the JVM ends before it is killed. It usually takes a tenth of a second."""
 
 CUT_OFF_SECONDS = 5
-""":data:`END_SECONDS` if a user or a time limit waits for the end and the JVM's work is no longer needed."""
+"""Value of :data:`END_SECONDS` if a user or a time limit waits for the end, and the JVM's work is no longer needed."""
 
 LIVING: list[subprocess.Popen[bytes]] = []
 """The JVMs that were started and haven't ended yet."""
@@ -316,7 +316,7 @@ def _listening_ends(listener: Any) -> Iterator[None]:
     """End the thread that receives accumulators from the JVM, while the JVM ends.
 
     Without this, the end takes a second, a fifth of a short job: the thread checks once a second, or when its peer
-        ends.
+    ends.
     """
     if listener is None:
         yield

@@ -39,7 +39,7 @@ class SessionPool:
 
     @contextmanager
     def working(self, job: failures.Job = failures.ROUND) -> Iterator[SparkSession]:
-        """Yield a session that works, for one job.
+        """Yield a working session for one job.
 
         Raises:
             TemporaryFailure: Spark can't run the job now.

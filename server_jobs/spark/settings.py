@@ -133,7 +133,7 @@ WITHOUT_VALUE = {"--supervise", "--verbose", "-v", "--help", "-h", "--version", 
 """The options of spark-submit without a value. All other options have a value."""
 
 PROPERTY = re.compile(r"\s*([^\s=:#!][^\s=:]*)\s*[=:\s]\s*(.*)")
-"""A line of a Java properties file: a key, then blanks, ``=`` or ``:``, then the value."""
+"""Pattern of a line in a Java properties file: a key, then blanks, ``=`` or ``:``, then the value."""
 
 
 def split_command(argv: Sequence[str]) -> tuple[list[str], list[str]]:
