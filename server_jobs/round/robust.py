@@ -209,7 +209,7 @@ def krum_of(points: NDArray[np.floating], votes: Vector, settings: Krum) -> Vect
     With one vote each and f hostile points of k, the neighbours are the k - f - 2 nearest points, as published. With
     other votes, they are the nearest points with the same share of votes, at least one point, and the last one in
     part. If there are few points, fewer than ``keep`` are used: their votes together are at most the share that isn't
-        hostile.
+    hostile.
     """
     k = len(points)
     usual = votes.sum() / k
