@@ -104,7 +104,7 @@ class Evaluation(Struct, frozen=True, kw_only=True):
 
 
 class _Ping(NamedTuple):
-    """The columns of a ping that participants need; ``confusion`` has shape (classes²,)."""
+    """The columns of a ping that this module uses; ``confusion`` has shape (classes²,)."""
 
     client: bytes
     document: bytes

@@ -82,8 +82,8 @@ FEWEST_NEW = 100
 """Number of new clients in an hour below which there is no finding."""
 
 IN_A_ROW = 3
-"""Number of consecutive withdrawn staged versions that is a problem. False claims of few clients can cause
-withdrawals."""
+"""Number of consecutive withdrawals of staged versions from which there is a problem. A few clients' false claims can
+cause withdrawals."""
 
 MANY_CAPPED = 0.05
 """Share of clients with more claimed examples than the cap, above which the cap affects the weighted mean too much."""

@@ -48,7 +48,7 @@ class Message:
 
 
 def message(words: Callable[P, str]) -> Callable[P, Message]:
-    """Register a function from keyword arguments to text; return a function that creates the message.
+    """Register a function that turns keyword arguments into text; return a function that creates messages.
 
     Raises:
         ValueError: another function has this name.

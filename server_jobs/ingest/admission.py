@@ -633,7 +633,7 @@ TELEMETRY = "telemetry"
 
 
 def telemetry_of(document: str) -> str:
-    """Return the name in a catalogue of the study that accepts a document type as telemetry."""
+    """Return a catalogue's name for the study that accepts a document type as telemetry."""
     return f"{TELEMETRY}/{document}"  # not a valid name of a study
 
 

@@ -229,12 +229,12 @@ class RenyiFilter:
     """
 
     order: int
-    """α, at least 2."""
+    """The order α of the Rényi divergences, at least 2."""
     epsilon: float
     """The budget, in nats."""
     delta: float
     spent: float = 0.0
-    """ρ of all segments so far at the order, in nats."""
+    """The divergence ρ of all segments so far, at this order, in nats."""
 
     def __post_init__(self) -> None:
         if self.order not in WHOLE_ORDERS:

@@ -1,4 +1,4 @@
-"""The budget of private lines: the allowed budget of a study, and the budget spent according to lineages.
+"""Privacy budgets of private lines: the study's allowance, and the part spent, which is read from lineages.
 
 There is no separate ledger that could contradict the versions. All versions published by rounds count, including
 those abandoned by a rollback. Skipped version numbers count too, because these versions may have been published and
@@ -138,7 +138,7 @@ def with_noise(study: Study) -> Study:
 
 
 def without_derived_noise(stored: Study, written: Study) -> Study:
-    """Return a stored study with the noise multipliers of its file, where they may be missing."""
+    """Return a stored study with its derived noise multipliers replaced by those in its file, if any."""
     asked = {line.name: each.noise_multiplier for line in written.lines if (each := _central(line)) is not None}
 
     def as_asked(line: Line) -> Line:

@@ -41,7 +41,7 @@ def salt_for(key: bytes) -> bytes:
 
 
 def registers_of(clients: NDArray[np.uint64], salt: bytes) -> Registers:
-    """Return the registers of ids, shape (k, 2), with a salt of 16 bytes."""
+    """Return the registers of client ids, shape (k, 2), which are hashed with a 16-byte salt."""
     first, second = np.frombuffer(salt, "<u8")
     registers = np.zeros(REGISTERS, np.uint8)
     for low in range(0, len(clients), _AT_ONCE):

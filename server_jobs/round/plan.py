@@ -54,7 +54,7 @@ class Participation:
     share: float
 
     def of(self, ids: NDArray[np.uint8], versions: NDArray[np.integer]) -> NDArray[np.bool_]:
-        """Return a mask of the clients that participate in their ping's version; ids are bytes, shape (k, 16)."""
+        """Return a mask of clients that participate in their version in ``versions``; ids are bytes, shape (k, 16)."""
         pairs = zip(uuid_texts(ids), versions.tolist(), strict=True)
         selected = [is_selected(self.study, self.line, version, self.share, text.decode()) for text, version in pairs]
         return np.array(selected, np.bool_)

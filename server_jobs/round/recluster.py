@@ -50,7 +50,7 @@ def reclustered(
 def _votes_of_centroids(
     shape: tuple[int, int], weights: Vector, updates: NDArray[np.float32], votes: Vector
 ) -> NDArray[np.float64]:
-    """Return the weight of each local centroid, shape (k, K): its share of its update's vote, by its examples.
+    """Return the weight of each local centroid, shape (k, K): a share of the update's vote, by examples.
 
     Without counts, all centroids that have moved get equal shares; a centroid that hasn't moved has no examples.
     """

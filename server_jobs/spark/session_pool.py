@@ -121,7 +121,7 @@ class Executors:
         return self._is_remote and not self._come_and_go and self._count() == 0 and self._ever
 
     def none_came(self) -> bool:
-        """Return whether there was no executor up to the last check. This makes no call, so it never waits."""
+        """Return whether there was no executor up to the last check, without a call to the JVM, which might wait."""
         return self._is_remote and not self._ever
 
     def failure(self) -> TemporaryFailure | None:
