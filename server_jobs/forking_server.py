@@ -186,7 +186,7 @@ class _Interrupt:
             return
         living = {each.inner.sentinel: each for each in server.wrks if each.idx not in server.interrupt_children}
         ended = connection.wait([self._reader, *living])
-        if not server.interrupt_signal:  # otherwise they may have ended by the same Ctrl-C
+        if not server.interrupt_signal:  # otherwise the same Ctrl-C may have ended them
             for worker in (living[each] for each in ended if each in living):
                 server.interrupt_children.append(worker.idx)
                 worker.inner.join(_LAST_SECONDS)  # its end of the pipe is closed a moment before it has ended

@@ -292,7 +292,7 @@ class _Conversion:
         received = values.pop("received_at", now_ms)
         if received > now_ms:
             raise _Unfit("received_in_future", "'received_at' is in the future; correct or remove it")
-        if received < 0:  # what no day or timestamp holds would keep its whole segment from landing
+        if received < 0:  # a time beyond days and timestamps would keep its segment from landing
             raise _Unfit("received_before_1970", "'received_at' is before 1970; correct or remove it")
         own, client = values.pop("document_id", None), values.pop("client_id", None)
         if self._columns:

@@ -130,7 +130,7 @@ class Ending:
         """Restore the state before :meth:`start`."""
         self._over = True
         self._wake()
-        self._thread.join()  # which sends this thread signals, for which there must be handlers
+        self._thread.join()  # that thread sends signals, so handlers must still exist
         for number, handler in before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup_before)
@@ -139,7 +139,7 @@ class Ending:
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         if self._signalled or self._over:
-            return  # it is ending, in bounded time; another exception would only interrupt that
+            return  # the end has begun and is bounded; another exception would interrupt it
         self._signalled = True
         raise EndedBySignal(number)
 
@@ -213,7 +213,7 @@ def signals_held() -> Iterator[None]:
     before = {}
     for each in (*STOP_SIGNALS, TIME_IS_UP):
         handler = signal.getsignal(each)
-        if callable(handler):  # ignored signals, and those with the default action, stay so
+        if callable(handler):  # ignored and default signals are left unchanged
             before[each] = handler
             signal.signal(each, lambda number, _: held.append(number))
     try:
@@ -237,7 +237,7 @@ def _force(code: int, sentence: str) -> None:
     for kill in BY_FORCE:
         with suppress(Exception):
             kill()
-    # Not through the stream, because the thread that hangs may hold its lock.
+    # Not through the stream, because the hanging thread may hold its lock.
     tell_past_streams(f"{sentence}: ended by force; run the same command to continue")
     os._exit(code)
 

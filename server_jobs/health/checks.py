@@ -357,7 +357,7 @@ def _check_ingest(facts: CheckInput) -> Iterator[Failure]:
         yield "problem", _ingest_stopped_with_pings(pings=_known(facts, ingest.pending))
     elif ingest.state == "stopped":
         yield "problem", _ingest_stopped(journal=ingest.journal)
-    elif facts.has_landed:  # so another ingest has accepted them, with another journal
+    elif facts.has_landed:  # so an ingest with another journal accepted them
         yield "warning", _ingest_elsewhere(journal=ingest.journal)
     else:
         yield "problem", _ingest_never_ran(journal=ingest.journal, study=facts.study)
@@ -662,7 +662,7 @@ def _check_postponements(study: str, window: Came) -> Iterator[Failure]:
 
 def _rejections(came: Came) -> Counter[str]:
     """Return the final rejections by reason, without those that clients retry or that the check 'ingest' reports."""
-    others = POSTPONED | OURS | {"study_ended"}  # the last was declared
+    others = POSTPONED | OURS | {"study_ended"}  # the operator declared the end
     return Counter({reason: n for reason, n in came.rejected.items() if reason not in others})
 
 
@@ -723,7 +723,7 @@ def _check_arms(facts: CheckInput) -> Iterator[Failure]:
         for arm in arms
         if _is_off(pings[arm.name], total, share := arm.share / shares, spread, noise * _carried(share, len(arms)))
     ]
-    # where one arm has too few pings the others have too many, which repeats the same
+    # if one arm has too few pings, others have too many; that isn't another finding
     short = [arm for arm in off if pings[arm.name] < total * arm.share / shares]
     for arm in short or off:
         number, expected = pings[arm.name], format_percent(arm.share, shares)

@@ -78,7 +78,7 @@ def make_poster(url: str) -> Post:
                 auth=login_in_address,
             ) as answer:
                 return None if 200 <= answer.status_code < 300 else f"HTTP {answer.status_code}"
-        except (requests.RequestException, OSError) as error:  # whose text has the address, which may be a secret
+        except (requests.RequestException, OSError) as error:  # its text has the address, which may be secret
             return type(error).__name__
 
     return post
@@ -87,9 +87,9 @@ def make_poster(url: str) -> Post:
 def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        requests.Request("POST", url).prepare()  # refuses a host or a port that can be none
+        requests.Request("POST", url).prepare()  # rejects invalid hosts and ports
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # of which those of requests are
+    except ValueError:  # errors of requests are ValueErrors
         return False
 
 

@@ -290,7 +290,7 @@ class _SeenLine:
 
     def _held_now(self, store: ModelStore) -> tuple[HeldVersion | None, str | None]:
         """Return the held version, if any, and the reason if it can't be read."""
-        if self._trouble is not None:  # the newest version, held or not, is the last
+        if self._trouble is not None:  # the newest version is the last, held or not
             return None, None
         try:
             version = store.held.held_version(self._study, self._line.name)

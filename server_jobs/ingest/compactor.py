@@ -63,7 +63,7 @@ class Compactor:
         self._counters = counters
         self._uploads = UploadCounts(settings.counters)
         self._newcomers = Newcomers(settings.counters)
-        # Segments that a pass may have landed a part of: those of an earlier process, and of a pass that failed.
+        # Segments whose pings a pass may have landed in part: those of an earlier process, and of a pass that failed.
         self._suspects = {path.name for path in segments(settings.journal, CLOSED)}
         self._told: set[Path] = set()
         self._newest = Newest()

@@ -104,7 +104,7 @@ def recently_landed(landing: Place) -> RecentDocuments:
     files = open_landing(landing).all_files(since)
     newest_first = sorted(files, key=base_name, reverse=True)
     blocks: list[NDArray[np.uint8]] = []
-    with ThreadPoolExecutor(_READ_AT_ONCE) as pool:  # of a bucket each file takes a request or two
+    with ThreadPoolExecutor(_READ_AT_ONCE) as pool:  # each file in a bucket takes a request or two
         for start in range(0, len(newest_first), _READ_AT_ONCE):
             if sum(map(len, blocks)) >= REMEMBERED:
                 break

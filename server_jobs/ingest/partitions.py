@@ -500,7 +500,7 @@ class Layouts:
 
     def __init__(self, store: Place) -> None:
         self._store = store
-        self._known: dict[str, tuple[int, Study]] = {}  # by name the entry of its history, and the study
+        self._known: dict[str, tuple[int, Study]] = {}  # by name: history entry's number, study
         self._looked = -LOOK_EVERY
         self._looking = threading.Lock()
 

@@ -55,7 +55,7 @@ def start_worker(settings: IngestSettings, parent: int, make: MakeApplication = 
     services = services_for(settings, worker_name(settings, slot))
     application = make(services)
     calm_collector()
-    sys.setswitchinterval(0.001)  # how long the loop waits for each thread that is busy with a batch
+    sys.setswitchinterval(0.001)  # maximum wait of the loop for a thread busy with a batch
     Ticker(services).start()
     # Not `atexit`, because a multiprocessing process does not run its functions at exit.
     Finalize(None, services.flush, exitpriority=0)
@@ -132,7 +132,7 @@ class Ticker(threading.Thread):
     def tick(self) -> None:
         """Run the due tasks."""
         if time.monotonic() - self._probed >= FLUSH_EVERY and not self._has_descriptors():
-            return  # all else needs one
+            return  # all other tasks need a descriptor
         self._services.journals.keep()
         period, stamp = self._current_period(), self._flush_stamp()
         if (period, stamp) != (self._period, self._flush_seen):

@@ -65,7 +65,7 @@ def ordered_cutoffs(settings: OrderedCutoffs, spec: ModelSpec) -> Transformation
 
     def raised(step: Vector, weights: Vector) -> Vector:
         if not np.isfinite(weights[where] + step[where]).all():
-            return step  # cannot be put in order; unpublishable weights are refused later
+            return step  # can't be put in order; unpublishable weights are rejected later
         step = step.copy()
         if settings.mode == "trim":
             step[where] = _trimmed(step[where], weights[where], settings)

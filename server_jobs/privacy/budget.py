@@ -278,7 +278,7 @@ def spent_up_to(store: ModelStore, line: Line, version: Version) -> LineSpent:
     central = line.privacy.central
     releases, last = spent(store, version)
     if last is not None and last.releases == releases:
-        epsilon = last.epsilon  # as its round counted it
+        epsilon = last.epsilon  # as computed in its round
     else:
         epsilon, _ = epsilon_after(line.privacy, releases) if releases else (0.0, "")
     return LineSpent(

@@ -58,7 +58,7 @@ WORDS: Mapping[str, str] = {
         "the operator trusts the clients with the model: updates that can't be read can't be bounded, so a single "
         "client could move the model at will"
     ),
-    # what leaves the device
+    # data that leaves the device
     "sends_ping": (
         "every {ping} ping without protection: an update, the loss, and the other fields of the type, under one id "
         "for the whole study. An update reveals much of its sender's behaviour"
@@ -87,7 +87,7 @@ WORDS: Mapping[str, str] = {
         "minutes, under an id that changes with every version"
     ),
     "at_most_versions": ", for {versions:,} versions at most",
-    # what is guaranteed
+    # guarantees
     "no_guarantee": "none",
     "rows_protected": (
         "an institution that joins with a table protects each row itself, also against the operator: epsilon = "
@@ -118,7 +118,7 @@ WORDS: Mapping[str, str] = {
         "rows, {versions:,} versions reveal at most (epsilon = {epsilon:.3g}, delta = {delta:.2g}), and each "
         "institution stops when its own budget is spent"
     ),
-    # what the line begins with
+    # start weights of the line
     "learned_openly": "{version} was learned from pings without a guarantee",
     "learned_privately": "{version} was learned privately: {how}",
     "had_spent": "by then (epsilon = {epsilon:.4g}, delta = {delta:.2g}) was spent",
@@ -130,7 +130,7 @@ WORDS: Mapping[str, str] = {
         "an installation that also took part in {lines} has (epsilon = {epsilon:.4g}, delta = {delta:.2g}) for all "
         "of these together"
     ),
-    # what is not covered
+    # limits of the guarantees
     "taking_part": (
         "the fact that an installation takes part, and the time and address of its requests, which every server sees"
     ),

@@ -136,7 +136,7 @@ def _arm_partial(rows: Rows, clients: Clients, mine: NDArray[np.bool_], rules: R
     if limits is not None and (limits.votes == "client" or limits.round_tails):
         pings, counts = pings_a_client(clients, np.flatnonzero(chosen))
         if limits.round_tails:
-            present = counts > 0  # of the shard's clients, those of this arm
+            present = counts > 0  # the shard's clients in this arm
             of = (np.cumsum(present) - 1)[clients.of[chosen]]
             ranks = None if selected is None else selected.astype(np.float64)
             values = arm_values(of, counts[present].astype(np.float64), loss, weights, ranks)
@@ -226,7 +226,7 @@ def combined(partials: Iterable[ShardPartial], rules: Rules) -> RoundAggregate:
             yield replace(partial, total=None, pulls=None)
 
     whole = joined(others())
-    if rules.line.privacy is not None:  # nothing exact is reported; the stage that adds the noise gets the sums
+    if rules.line.privacy is not None:  # exact figures aren't reported; the stage that adds noise gets the sums
         return RoundAggregate(counts={}, arms={}, updates=NOTHING_TOLD, total=total)
     moments = accumulator.moments(total)
     return RoundAggregate(

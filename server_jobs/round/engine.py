@@ -55,7 +55,7 @@ class NumpyEngine:
         with ThreadPoolExecutor(self._threads) as pool:
             ahead: deque[Future[list[ShardPartial]]] = deque()
             try:
-                for shards in tasks:  # no more of them ahead than are at work, for their partials take memory
+                for shards in tasks:  # as many wait as run, because partials take memory
                     ahead.append(pool.submit(lambda shards: list(run(shards)), shards))
                     if len(ahead) > self._threads:
                         yield from ahead.popleft().result()

@@ -97,7 +97,7 @@ class HttpHelper:
                 body = self._body(response, most if response.status_code == 200 else MOST_REFUSAL_BYTES, until)
             if response.status_code == 200:
                 return body
-            if begun:  # the work ended without an answer, and only a new POST gets the reason
+            if begun:  # the helper has no answer; only a new POST returns the reason
                 return self._attempt(request, most, until, begun=False)
             if (refusal := refusal_in(body)) is not None:
                 raise _refused(refusal, request)

@@ -170,7 +170,7 @@ def influence_of(seen: InfluenceSums, bound: float | None) -> Influence | None:
 def _norm(seen: InfluenceSums, share: float) -> float:
     """Return a norm that ``share`` of the clients don't exceed, at most a sixteenth above the smallest such norm."""
     cumulative = np.cumsum(seen.norms)
-    rank = share * seen.clients - (seen.clients - cumulative[-1])  # clients in no bin have updates of zero
+    rank = share * seen.clients - (seen.clients - cumulative[-1])  # clients without a bin sent zeros
     if rank <= 0:
         return 0.0
     return min(edge(int(np.searchsorted(cumulative, rank))), seen.longest)

@@ -145,7 +145,7 @@ def _again(store: ModelStore, landing: Landing, study: Study, line: Line, versio
             best = version_to_keep(store, study.name, line.name, parent.iteration, line.early_stopping)
             restored, stopped = (restored, False) if best is None else (best, True)
         target = store.version(study.name, line.name, restored)
-        entry = version.lineage.settings  # of the decision, which may be newer than the parent's
+        entry = version.lineage.settings  # settings of the decision, which may be newer
         if version.lineage.origin == "continued":
             return repeated(
                 target,

@@ -234,7 +234,7 @@ def _scores(points: NDArray[np.floating], votes: Vector, wanted: float, settings
     first, equal = min(settings.keep, k), bool((votes == votes[0]).all())
     if equal:
         first = min(first, max(1, _unlikely_hostile(votes, settings)))
-    out = least > np.partition(most, first - 1)[first - 1]  # so many are certainly smaller
+    out = least > np.partition(most, first - 1)[first - 1]  # at least this many are certainly smaller
     within = equal & (most < np.partition(least, first)[first] if first < k else ~out)
     scores[out], scores[within] = np.inf, -np.inf
     for number in np.flatnonzero(~out & ~within):
@@ -268,7 +268,7 @@ def _rough_scores(points: NDArray[np.floating], votes: Vector, wanted: float) ->
     for low in range(0, k, rows):
         apart = squares[low : low + rows, None] + squares - 2.0 * products[low : low + rows]
         own = np.arange(len(apart))
-        apart[own, low + own] = np.inf  # comes last, and is left out
+        apart[own, low + own] = np.inf  # the point itself comes last, and is left out
         order = np.argsort(apart, axis=1)[:, :-1]
         within = np.diff(np.minimum(np.cumsum(votes[order], axis=1), wanted), prepend=0.0, axis=1)
         scores[low : low + rows] = (np.maximum(np.take_along_axis(apart, order, axis=1), 0.0) * within).sum(axis=1)
@@ -399,7 +399,7 @@ def middles(bits: int) -> Vector:
     half = 1 << (8 + bits)
     words = (np.arange(half, dtype=np.int64) << (23 - bits)) + (1 << (22 - bits))
     words[0] = 0
-    words[255 << bits :] = 0  # of no finite number
+    words[255 << bits :] = 0  # bins without finite numbers
     above = words.astype(np.int32).view(np.float32).astype(np.float64)
     return np.concatenate([-above[::-1], above])
 

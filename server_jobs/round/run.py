@@ -128,7 +128,7 @@ def end_training(context: RoundContext, state: S) -> S | RoundResult:
     provenance = _provenance(context)
     try:
         best = stop_if_over(context.store, context.landing, state.version or context.head, rule, provenance)
-    except VersionConflict:  # another round has published it, or a person has rolled the line back
+    except VersionConflict:  # another round published it, or the operator rolled the line back
         return state
     return state if best is None else replace(state.result, status="stopped", restored=best)
 

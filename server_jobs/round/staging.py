@@ -153,7 +153,7 @@ def _side_result(
         return StageResult()
     study = context.study
     rules = rules_for(study, side.line, iteration, key=key_of_lots(staged.digest, inputs))
-    applying = {arm.name for arm in study.arms if arm.applies and not arm.personal}  # personal models have other losses
+    applying = {arm.name for arm in study.arms if arm.applies and not arm.personal}  # their losses differ
     rules = replace(rules, submits=(False,) * len(rules.arms), measures=True, side=side)
     whole = joined(in_order(context.engine.partials(work_on(context.landing, inputs, rules)), rules.shards))
     places = [place for place, arm in enumerate(rules.arms) if arm in applying]

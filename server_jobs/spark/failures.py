@@ -38,7 +38,7 @@ def failure_sentence(error: BaseException, master: str, job: Job = ROUND) -> Fed
     """
     from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 
-    # A plain Py4JError is one of the protocol; errors from Java have a derived class.
+    # A plain Py4JError is an error of the protocol; errors from Java have a derived class.
     if isinstance(error, Py4JNetworkError | ConnectionError | EOFError) or type(error) is Py4JError:
         return jvm_lost(job)
     text = str(error)

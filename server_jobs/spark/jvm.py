@@ -210,7 +210,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _kill_living() -> None:
-    for process in LIVING.copy():  # the main thread may end one meanwhile
+    for process in LIVING.copy():  # the main thread may end a JVM meanwhile
         _kill(process)
 
 
@@ -334,7 +334,7 @@ def _stop(context: SparkContext) -> None:
     from pyspark.sql import SparkSession
 
     session = SparkSession._instantiatedSession
-    # A JVM that has died, or was cut off by Ctrl-C in mid-answer, cannot be asked to stop; it is ended all the same.
+    # A JVM that has died, or was cut off by Ctrl-C in mid-answer, cannot be asked to stop; it is killed.
     with suppress(Py4JError, OSError):
         context.stop() if session is None else session.stop()
     SparkSession._instantiatedSession = SparkSession._activeSession = None

@@ -97,7 +97,7 @@ def _adopted(settings: SparkSettings) -> Iterator[SparkSession]:
         with _interruption_first():
             yield session
     finally:
-        # What a failure or an interruption has left cannot always be asked to stop. The JVM is not ours to end.
+        # After a failure or an interruption, Spark can't always be asked to stop. The JVM was started elsewhere.
         with suppress(Py4JError, OSError):
             session.stop()
 
@@ -180,13 +180,13 @@ def _variables(start: Start, java: Java, home: Path) -> dict[str, str]:
         # such as the folders of a checkout, must not shadow the operator's own modules, so it comes last.
         roots = [*_own_path(), *os.environ.get("PYTHONPATH", "").split(os.pathsep), *package_roots()]
         made["PYTHONPATH"] = os.pathsep.join(filter(None, dict.fromkeys(roots)))
-        made["PYTHONSAFEPATH"] = "1"  # nor must what is in the folder from which they happen to be started
+        made["PYTHONSAFEPATH"] = "1"  # nor must modules in the folder where workers are started
     return made
 
 
 def _own_path() -> list[str]:
     """Return the module search path that precedes Python's own paths, such as a script's folder."""
-    last = f"python{sys.version_info.major}{sys.version_info.minor}.zip"  # the first of Python's own
+    last = f"python{sys.version_info.major}{sys.version_info.minor}.zip"  # the first of Python's own paths
     return [str(Path(each).absolute()) for each in takewhile(lambda each: Path(each).name != last, sys.path)]
 
 

@@ -110,7 +110,7 @@ def quoted(words: Sequence[str]) -> str:
 def _java_options(settings: SparkSettings, options: Sequence[str], spark_home: Path, archive: Path | None) -> str:
     words = [*QUICK_START, *settings.driver_java_options]
     if archive:
-        # A stale archive is not worth a warning in every run: it costs time, but never correctness.
+        # No warning about a stale archive in every run: it costs time, but never correctness.
         words += [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable", "-Xlog:all=error:stderr"]
     if not _has_log_settings(spark_home):
         logging = put_cached(cache_folder() / "spark" / "log4j2.properties", LOG4J.encode())

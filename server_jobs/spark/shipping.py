@@ -118,7 +118,7 @@ def ship_code(session: SparkSession, more: Sequence[str] = ()) -> None:
 
 def ship(context: SparkContext, name: str, content: bytes, *, is_on_path: bool = True) -> None:
     """Send a file to a session's executors once. Their Python finds modules in it only if it is on the path."""
-    # Executors fetch it whenever they start, so it must last as long as the application, as this folder does.
+    # Executors fetch the file when they start, so it must exist as long as the application, like this folder.
     path = Path(context._temp_dir, name)
     if not path.exists():
         path.write_bytes(content)
@@ -143,7 +143,7 @@ def _folders(packages: Iterable[str]) -> Iterator[tuple[str, Path]]:
 
 def _sources(packages: Iterable[str]) -> Iterator[tuple[str, Path]]:
     for package, folder in _folders(packages):
-        for path in folder.glob("*" if package == "fedping" else "**/*"):  # without the rooms that it links to
+        for path in folder.glob("*" if package == "fedping" else "**/*"):  # without the packages that it links to
             if path.is_file() and "__pycache__" not in path.parts:
                 yield f"{package.replace('.', '/')}/{path.relative_to(folder).as_posix()}", path
 
@@ -198,7 +198,7 @@ def _shipped(context: SparkContext, modules: Iterable[str]) -> _Shipped:
         return _Shipped("", frozenset())
     content = zipped(sources)
     archive = f"own-code-{hashlib.sha256(content).hexdigest()[:16]}.zip"
-    # Not by Spark's own way for Python, which would give it precedence over installed modules of the same name.
+    # Not as Spark ships Python files, which would take precedence over installed modules of the same name.
     ship(context, archive, content, is_on_path=False)
     return _Shipped(archive, frozenset(name.partition("/")[0].removesuffix(".py") for name in sources))
 

@@ -69,7 +69,7 @@ def spread(
                     raise result
                 for number, outcome in result:
                     yield number, cast("T", _opened(outcome))
-        except BaseException:  # the caller needs neither the rest nor Spark's log of its end
+        except BaseException:  # the caller needs neither the other results nor Spark's log of the end
             with suppress(Exception):
                 context.setLogLevel("OFF")
                 context.cancelAllJobs()

@@ -163,8 +163,8 @@ def _as_driver(options: list[str], command: list[str]) -> int:
 
     os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join([*options, "pyspark-shell"])
     code = fedping(command)
-    if code == 0 and "pyspark" in sys.modules:  # a command without Spark is no reason to prepare it
-        prepare_archive()  # the work is done, and its outcome stands whatever happens here
+    if code == 0 and "pyspark" in sys.modules:  # only if the command used Spark
+        prepare_archive()  # the work is done; a failure here doesn't change its outcome
     return code
 
 
