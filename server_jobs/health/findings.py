@@ -134,7 +134,7 @@ class Health(Struct, frozen=True, kw_only=True):
         message: the verdict as a message.
         findings: reasons for the verdict, worst first.
         over: lines whose training was ended by early stopping. They get no further versions.
-        staged: staged versions without a finding.
+        staged: staged versions, which a share of the clients gets first.
     """
 
     verdict: Verdict

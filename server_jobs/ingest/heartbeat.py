@@ -77,7 +77,7 @@ def _journal_trouble(watched: ServiceState) -> str | None:
 
 
 def _landing_trouble(watched: ServiceState) -> str | None:
-    """Check the landing folder. A bucket isn't checked: failing compaction reports that it can't be written."""
+    """Check the landing folder. Of a bucket, only the existence is checked; compaction reports failed writes."""
     landing = open_landing(watched.settings.landing)
     if isinstance(landing.place, Path):
         return _folder_trouble(landing.place, "landing")

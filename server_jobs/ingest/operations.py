@@ -409,7 +409,7 @@ def operations_pages(watched: ServiceState, pulse: Pulse) -> Blueprint:
 
 
 def _private(monitor: StudyMonitor, catalogue: Catalogue, counted: frozenset[str], away: bool) -> frozenset[str]:
-    """Return the private studies. While the store can't be read, unknown studies with counts are included.
+    """Return the private studies. While the store can't be read, unusable and unknown studies count as private.
 
     Numbers of known studies that aren't private stay exact meanwhile, because Prometheus takes a falling counter for
     a restart.
