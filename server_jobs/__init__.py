@@ -1,1 +1,1 @@
-"""The operator's side: ingest, the round with its optimizer, Spark, the schedule. Never imported by a client."""
+"""Server side of fedping: ingest, rounds and their optimizers, Spark, and schedules. Clients never import it."""

@@ -1,12 +1,13 @@
 """Deletes landed pings, and reports which versions can't be recomputed afterwards.
 
-*Pruning* removes the pings that no kept version and no round to come needs. A version is recomputed from the files of
-its manifest and, where late pings count, from those that earlier rounds have used. Rounds to come take the files of the
-newest version and of the versions before it that may still be late. All other files that landed before the first round
-of the kept versions may go, so analyses still have all pings of every arm from then on.
+*Pruning* removes the pings that neither the kept versions nor upcoming rounds need. A version is recomputed from the
+files in its manifest and, where late pings count, from the files that earlier rounds used. Upcoming rounds use the
+files of the newest version, and of earlier versions whose pings are still accepted late. Other files are removed if
+they landed before the first round of the kept versions. Analyses keep all pings of every arm from then on.
 
-*Erasure* removes the pings of one client from every landed file. Published versions stay unchanged: they are means over
-many clients, and one client's part can't be removed. But their files have changed, so they can't be recomputed.
+*Erasure* removes the pings of one client from every landed file. Published versions stay unchanged: they are means
+over many clients, and one client's contribution can't be removed. They can no longer be recomputed, because their
+files have changed.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ LOCK = ".giving-up.lock"
 def deletion_lock(landing: Landing, *, looks: bool = False) -> Iterator[None]:
     """Hold the lock of a landing folder while pings are removed; the system releases it if the process dies.
 
-    A caller that only ``looks`` needs no lock, nor permission to write. A bucket has no locks: there a second removal
-    has no effect, and files that another process has written in the meantime are not overwritten.
+    A caller that only reads (``looks``) needs neither the lock nor permission to write. Buckets have no locks. There,
+    a second removal has no effect, and files that another process writes in the meantime are not overwritten.
 
     Raises:
         FedpingError: another process holds the lock, or the folder does not exist or can't be written.
@@ -87,8 +88,8 @@ def describe_versions(numbers: tuple[int, ...]) -> str:
 
 
 SETTLED_MS = 3_600_000
-"""Milliseconds for which landed files are always kept: ingest searches them for retries, and for pings of a killed
-compaction."""
+"""Minimum age of a file that is removed, in milliseconds. Ingest searches younger files for retried pings, and for
+pings of an interrupted compaction."""
 
 
 Reason: TypeAlias = Literal["foreign", "recompute", "upcoming", "newer", "last_hour"]
@@ -100,20 +101,20 @@ STAYS: dict[Reason, str] = {
     "newer": "they landed after the oldest kept version was computed, and analyses read them",
     "last_hour": "they landed within the last hour",
 }
-"""Reasons why pruning keeps a landed file, in words, in the order of the checks."""
+"""Reasons why pruning keeps landed files, in the order of the checks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruning:
-    """The landed files of one study that a pruning removes.
+    """A plan of pruning: the landed files of one study to remove.
 
     Attributes:
         study: the study's name.
         files: the files to remove.
-        bytes: their size.
-        versions: by line, the versions that can be recomputed before but not after.
+        bytes: total size of these files.
+        versions: by line, the versions that can be recomputed before the pruning but not afterwards.
         kept: by line, the oldest version that can still be recomputed.
-        stays: the number of the other landed files, by the first reason of :data:`STAYS` that holds for each.
+        stays: the number of landed files that are kept, by reason (:data:`STAYS`). A file counts for its first reason.
     """
 
     study: str
@@ -126,7 +127,7 @@ class Pruning:
 
     @property
     def told(self) -> tuple[str, ...]:
-        """The files, and the versions that can no longer be recomputed, a phrase each."""
+        """Phrases about the files to remove and the versions that can no longer be recomputed."""
         gone = f"{len(self.files):,} landed file{'' if len(self.files) == 1 else 's'} of {self.bytes:,} bytes"
         lost = (
             f"line {line}: {describe_versions(numbers)} can no longer be recomputed; versions from "
@@ -138,7 +139,7 @@ class Pruning:
 
     @property
     def why_nothing(self) -> tuple[str, ...]:
-        """The reasons why all landed files stay, a phrase each, and the remedy."""
+        """Phrases with the reasons why all landed files are kept, and what to change."""
         if not any(self.stays.values()):
             return (f"it has no pings in {self.landing}",)
         reasons = tuple(
@@ -152,10 +153,10 @@ class Pruning:
 
 
 def plan_pruning(store: ModelStore, landing: Landing, name: str, keep: int, now_ms: int) -> Pruning:
-    """Return the files of a study that may go if the newest ``keep`` versions of each line must stay recomputable.
+    """Return a plan that keeps the newest ``keep`` versions of each line recomputable.
 
-    Pings of arms without a line and later outcomes are in no version. They are kept as far back as the pings of all
-    lines.
+    Pings of arms without a line, and later outcomes, aren't used by any version. They are kept from the same time on
+    as the pings of all lines.
 
     Raises:
         InvalidSettings: the study is private, so its rounds delete their pings.
@@ -204,7 +205,7 @@ def remove_pruned(plan: Pruning) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The files to remove of a line, and why the others stay; pings from ``since`` (Unix ms, 0 for all) on stay."""
+    """A line's files to remove, and reasons to keep others; pings from ``since`` (Unix ms, 0: all) on are kept."""
 
     line: str
     files: tuple[Place, ...]
@@ -216,13 +217,13 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """The times (Unix ms) up to which landed files may go: ``since``, of the kept versions, and ``latest``."""
+    """Newest times (Unix ms) of files to remove: ``since``, for the kept versions, and ``latest``, for ingest."""
 
     since: int
     latest: int
 
     def reason(self, file: Place, *, needed: bool = False, upcoming: bool = False) -> Reason | None:
-        """Return the first reason why a landed file stays; None if it is removed."""
+        """Return the first reason to keep a landed file; None if it is removed."""
         stamp = landed_at(file)
         if stamp is None:
             return "foreign"
@@ -283,7 +284,7 @@ _PIECE = 2**22
 
 @dataclass(frozen=True, slots=True)
 class ErasurePlan:
-    """A landed file with pings of a client, and their number."""
+    """A landed file with pings of a client, and the number of these pings."""
 
     file: Place
     pings: int
@@ -295,7 +296,7 @@ class ErasurePlan:
 
 
 def find_pings(landing: Landing, client: UUID) -> Iterator[ErasurePlan | UnreadableFile | None]:
-    """Search every landed file; yield those with pings of a client, an error for unreadable ones, None for others."""
+    """Search all landed files: yield a plan for each with pings of a client, an error if unreadable, else None."""
     for file in landing.all_files():
         try:
             pings = _rows(landing.open(file), client)
@@ -308,7 +309,7 @@ def find_pings(landing: Landing, client: UUID) -> Iterator[ErasurePlan | Unreada
 
 
 def _rows(landed: LandedFile, client: UUID) -> int:
-    """Return the number of a client's pings in a file; of a file in shards, only the client's shard is read."""
+    """Return the number of a client's pings in a file. Of a sharded file, only the client's shard is read."""
     groups = None
     if (shards := shards_in(landed.footer.metadata, landed.footer.num_row_groups)) > 1:
         groups = [int(shard_of(np.frombuffer(client.bytes, np.uint8).reshape(1, 16), shards)[0])]
@@ -321,7 +322,7 @@ def _is_of(column: pa.Array, client: UUID) -> pa.Array:
 
 
 def erase(plan: ErasurePlan, client: UUID) -> None:
-    """Rewrite a file without the pings of a client; a file without other pings stays, empty.
+    """Rewrite a file without the pings of a client. If there are no other pings, an empty file remains.
 
     A file that a private line's round has deleted in the meantime is skipped.
 
@@ -339,7 +340,7 @@ def erase(plan: ErasurePlan, client: UUID) -> None:
 
 
 def versions_of(store: ModelStore, study: str, landing: Landing, files: list[Place]) -> Mapping[str, tuple[int, ...]]:
-    """Return by line the versions that some landed files went into."""
+    """Return, by line, the versions that were computed from any of these landed files."""
     paths = {key_in(landing.place, file) for file in files}
     return {
         line.name: tuple(
@@ -361,7 +362,7 @@ def pending_pings(journal: Path, client: UUID) -> list[str] | None:
 
 
 def _contains(path: Path, text: bytes) -> bool:
-    """Return whether a segment, which may be rolled or landed in the meantime, contains some bytes."""
+    """Return whether a segment contains some bytes. The segment may be rolled or landed in the meantime."""
     for there in (path, path.with_suffix(CLOSED)):
         try:
             with open(there, "rb") as source:

@@ -1,6 +1,6 @@
 """Plan of a fleet of any size: pings, machines, storage, rounds and cost, from the cost of one ping.
 
-Unit costs are measured by ``python -m benchmarks.unit_costs``. The built-in ones are those of the machine in
+Unit costs are measured by ``python -m benchmarks.unit_costs``. The built-in costs were measured on the machine in
 `docs/benchmarks.md`; operators may pass their own. Prices always come from the operator.
 """
 
@@ -21,23 +21,24 @@ MONTH_DAYS = 365.25 / 12
 GB = 1e9
 
 SHARD_COSTS = ((16, 1.0), (64, 1.59), (256, 2.25))
-"""Numbers of shards and the processor time of a round relative to 16 shards, measured by
+"""Numbers of shards, each with the processor time of a round relative to 16 shards; measured by
 ``python -m benchmarks.shards``."""
 
 SHARD_PINGS = TASK_PINGS = 4_000_000
-"""Maximum pings of a shard in a round, and about the pings of one task."""
+"""Maximum number of pings of a shard in a round, and the approximate number of pings of one task."""
 
 ROW_BYTES = 100
 """Bytes of memory that a task needs for each ping."""
 
 READS, OF_STORE = 3, 80
-"""Requests of a round to a bucket: per row group read by a task, and to the store (`docs/object-stores.md`)."""
+"""Requests of a round to a bucket: for each row group that a task reads, and for the store
+(`docs/object-stores.md`)."""
 
 HEAD_BYTES = 300
-"""Approximate bytes of an answer without a model."""
+"""Approximate bytes of a response without a model."""
 
 COMPACT_S = 60
-"""Default of the seconds between two landed files of an ingest machine."""
+"""Default time between two landed files of an ingest machine, in seconds."""
 
 Positive = Annotated[float, Meta(gt=0, le=1e12)]
 Amount = Annotated[float, Meta(ge=0, le=1e12)]
@@ -68,7 +69,7 @@ class UnitCosts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class OutcomeCosts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The costs of one later outcome, whatever the model; attributes as of :class:`UnitCosts`."""
+    """The costs of one later outcome, for any model. The attributes mean the same as in :class:`UnitCosts`."""
 
     ping_bytes: Positive
     ingest_us: Positive
@@ -77,7 +78,7 @@ class OutcomeCosts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Prices(Struct, frozen=True, kw_only=True):
-    """Prices of a provider, in any currency; None for unknown ones."""
+    """Prices of a provider, in any currency; None for unknown prices."""
 
     core_hour: Amount | None = None
     gb_month: Amount | None = None
@@ -127,7 +128,7 @@ class Ingest(Struct, frozen=True, kw_only=True):
 
 
 class Rounds(Struct, frozen=True, kw_only=True):
-    """A round at the peak; ``core_hours_a_day`` is the sum of all rounds of a day, most of which are smaller.
+    """A round at the peak. ``core_hours_a_day`` is the sum over all rounds of a day, most of them smaller.
 
     ``memory_gb`` is the memory of all cores together.
     """
@@ -152,7 +153,7 @@ class Stored(Struct, frozen=True, kw_only=True):
 
 
 class FleetPlan(Struct, frozen=True, kw_only=True):
-    """The plan of a fleet; ``money`` has the monthly cost by purpose, as far as prices are known."""
+    """The plan of a fleet. ``money`` has the monthly cost by purpose, where prices are known."""
 
     costs: UnitCosts
     fleet: Fleet
@@ -184,7 +185,7 @@ MEASURED = {
         model_bytes=9_081_311,
     ),
 }
-"""The unit costs of `docs/benchmarks.md`, by name."""
+"""Unit costs from `docs/benchmarks.md`, by name."""
 
 OUTCOME = OutcomeCosts(ping_bytes=164, ingest_us=205.0, journal_bytes=250, landed_bytes=41)
 """The costs of a later outcome, measured by ``python -m benchmarks.outcomes``."""
@@ -254,7 +255,7 @@ def _rounds(fleet: Fleet, costs: UnitCosts) -> Rounds:
 
 
 def _cluster(fleet: Fleet, costs: UnitCosts, pings: float) -> tuple[int, int]:
-    """Return the minimum of shards and of cores that finish a round of these pings in time."""
+    """Return the minimum numbers of shards and of cores for a round that finishes in time."""
     shards = SHARDS
     while shards <= MOST_SHARDS:
         left = fleet.within_s - costs.round_seconds
@@ -274,9 +275,10 @@ def _seconds(costs: UnitCosts, pings: float, shards: int, cores: int) -> float:
 
 
 def shard_cost(shards: int) -> float:
-    """Return the processor time of a round relative to one of 16 shards.
+    """Return the processor time of a round, relative to a round with 16 shards.
 
-    It is linear in the doublings between measured numbers of shards, and beyond them as between the last two.
+    It is interpolated linearly in the logarithm of the number of shards. Beyond the measured numbers, the slope
+    between the last two applies.
     """
     points = [(math.log2(count), cost) for count, cost in SHARD_COSTS]
     at = math.log2(shards)

@@ -1,8 +1,9 @@
-"""granian's server, changed so that the process that forks the workers has a single thread.
+"""Variant of granian's server whose worker-forking process has a single thread.
 
-A fork copies one thread and the locks of all others, which are never released in the child; Python 3.12 and later warn
-of it. granian starts a thread for each worker to notice its death, so it forks the second worker and every replacement
-in a process with threads. Here one wait notices both deaths and signals.
+A fork copies one thread, but the locks of all threads; in the child, the other threads' locks are never released.
+Python 3.12 and later warn about such forks. granian starts a thread for each worker to notice its death, so it forks
+the second worker and every replacement in a process with threads. Here, the main thread waits for both deaths and
+signals.
 
 Workers are always forked, also where Python starts processes otherwise (3.14 and later), because they inherit this
 process' locks (`fedping.server_jobs.processes.Lock`) and its tie to its parent.
@@ -31,10 +32,10 @@ from fedping.protocol import log
 from fedping.server_jobs.shutdown import describe_exit
 
 HEADER_MILLISECONDS = 15_000
-"""Maximum time of a connection without a complete request, because it is slow or idle."""
+"""Maximum time of a slow or idle connection without a complete request, in milliseconds."""
 
 _TO_STDERR = {"class": "logging.StreamHandler", "formatter": "generic", "stream": "ext://sys.stderr"}
-"""Handler of granian's errors with a JSON log; by default granian writes them to stdout."""
+"""Logging handler for granian's errors if the log is JSON. By default, granian writes them to stdout."""
 
 _LAST_SECONDS = 5.0
 
@@ -46,7 +47,7 @@ Died: TypeAlias = Callable[[str], object]
 
 
 class ForkingServer(MPServer):
-    """granian's server of processes without threads; used like `MPServer`, with the additional argument ``died``."""
+    """granian's multi-process server without threads; used like `MPServer`, with the additional argument ``died``."""
 
     def __init__(self, *args: Any, died: Died = lambda how: None, **settings: Any) -> None:
         if log.is_json():
@@ -72,7 +73,7 @@ class ServerSettings:
         host: address to listen on.
         port: port to listen on.
         workers: number of processes.
-        connections: maximum open connections of each worker, and maximum waiting ones.
+        connections: maximum number of open connections of each worker, and also of waiting connections.
         connection_bytes: bytes read ahead from a connection.
         kill_after: seconds that a stopping worker has to finish its requests.
     """
@@ -115,9 +116,10 @@ def http_server(name: str, settings: ServerSettings, died: Died) -> ForkingServe
 
 
 class _Forked(ForkProcess):
-    """A worker's process, which ends on a signal that arrives before its own handlers are installed.
+    """Worker process that ends on a signal that arrives before its own handlers are installed.
 
-    Otherwise it would handle the signal by the handler of its parent, continue, and be killed after a wait.
+    Otherwise the inherited handler of its parent would handle the signal; the worker would continue, and be killed
+    after a wait.
     """
 
     def start(self) -> None:
@@ -135,17 +137,17 @@ class _Forked(ForkProcess):
 
 
 def _load(loader: Callable[[], Any]) -> Any:
-    """Return a worker's application, and let its loop handle early signals in its first turn."""
+    """Load a worker's application, and make its event loop handle early signals in the first iteration."""
     application = loader()
     asyncio.get_event_loop().call_soon(_handle_early_signals)
     return application
 
 
 def _handle_early_signals() -> None:
-    """Wake the loop for signals between the installation of their handlers and its first turn.
+    """Wake the event loop for signals that arrived after their handlers were installed and before its first iteration.
 
-    uvloop only records such a signal, and handles it with the next byte in the wakeup pipe. Without one, a worker that
-    is asked to stop just before its loop runs would serve until it is killed.
+    uvloop only records such a signal, and handles it with the next byte in the wakeup pipe. Without that byte, a
+    worker that is asked to stop just before its loop runs would continue until it is killed.
     """
     wakeup = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
@@ -155,9 +157,9 @@ def _handle_early_signals() -> None:
 
 
 class _Interrupt:
-    """Replaces the event on which granian's first process waits; it is set by signals and by a worker's death.
+    """Replacement of the event for which granian's first process waits; signals and workers' deaths set it.
 
-    It is a pipe, as the lock of a `threading.Event` could be held by the thread that a signal handler interrupts.
+    It is a pipe: the thread that a signal handler interrupts could hold the lock of a `threading.Event`.
     """
 
     def __init__(self, server: ForkingServer) -> None:
@@ -178,13 +180,13 @@ class _Interrupt:
                 pass
 
     def wait(self) -> None:
-        """Return after a signal or the death of workers; these are recorded for replacement."""
+        """Wait for a signal or the death of workers; dead workers are recorded for replacement."""
         server = self._server
         if server.interrupt_signal or server.reload_signal:  # the event may have been reset since
             return
         living = {each.inner.sentinel: each for each in server.wrks if each.idx not in server.interrupt_children}
         ended = connection.wait([self._reader, *living])
-        if not server.interrupt_signal:  # otherwise they may have ended by the same Ctrl-C
+        if not server.interrupt_signal:  # otherwise the same Ctrl-C may have ended them
             for worker in (living[each] for each in ended if each in living):
                 server.interrupt_children.append(worker.idx)
                 worker.inner.join(_LAST_SECONDS)  # its end of the pipe is closed a moment before it has ended

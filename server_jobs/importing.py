@@ -1,10 +1,10 @@
-"""Import of pings from files of a product's own pipeline: ingest without HTTP, and not a looser reader.
+"""Import of pings from a product's own files, with the same checks as ingest over HTTP.
 
-Each row becomes a line of a batch. It is decoded and admitted by the rules that ingest has for the study, and goes
-through a journal, so that it lands as a ping does. A row that doesn't fit is counted by its reason, as a rejection is.
+Each row becomes a line of a batch. It is decoded and admitted by ingest's rules for the study, and lands through a
+journal, like any ping. Unsuitable rows are counted by reason, like rejections.
 
-Rows that have landed before are skipped, whatever was imported between: so an import may be repeated. A row is known
-by its document id. Where rows have none, it follows from the study and the columns that identify a row; never from the
+An import may be repeated at any time, because rows that have landed before are skipped. Rows are recognised by their
+document id. If rows have none, it is computed from the study and the columns that identify a row; never from the
 row's position, which differs between two exports.
 """
 
@@ -56,10 +56,10 @@ ROWS = 8192
 """Maximum number of rows converted at a time."""
 
 MOST_BYTES = 64 * 2**20
-"""Approximate bytes of rows converted at a time, and the most of a line of JSON."""
+"""Approximate bytes of rows converted at a time, and maximum bytes of a line of JSON."""
 
 IMPORT_LOCK = ".import.lock"
-"""Lock file in the journal's folder, which one import holds at a time."""
+"""Lock file in the journal's folder. One import at a time holds it."""
 
 PATIENCE_S = 600.0
 """Seconds that an import waits for a running ingest to land the journal."""
@@ -73,11 +73,11 @@ class Imported:
 
     Attributes:
         rows: rows that were read.
-        pings: pings that were journaled; of a dry run, that would be.
-        known: pings that had landed before, or were repeated in the files.
-        left_out: rows or values that were not taken, by reason.
-        examples: by reason the first sentence, with its file and row.
-        ignored: columns of the files that are no field of such pings.
+        pings: pings written to the journal; of a dry run, pings that would be written.
+        known: pings that had landed before, and repeated pings in the files.
+        left_out: numbers of rows or values that were left out, by reason.
+        examples: the first sentence for each reason, with file and row.
+        ignored: columns of the files that aren't fields of these pings.
     """
 
     rows: int = 0
@@ -95,13 +95,13 @@ class Imported:
 
 @dataclass(frozen=True, kw_only=True)
 class Import:
-    """An import: the files, and how their columns are named.
+    """The input of an import: the files, and the names of their columns.
 
     Attributes:
         study: the study.
-        store: the store that has its versions.
-        files: Parquet files, or files of JSON lines (``.ndjson``, ``.jsonl``), each with a row an object.
-        names: by field of a ping the column that has it, where it has another name.
+        store: the store with the study's versions.
+        files: Parquet files, or files of JSON lines (``.ndjson``, ``.jsonl``) with one object per row.
+        names: column names by ping field, for columns not named like their field.
         key: columns that identify a row, for rows without a document id.
     """
 
@@ -113,14 +113,15 @@ class Import:
 
     @cached_property
     def kinds(self) -> Mapping[Path, Mapping[str, str]]:
-        """The columns of each file, each with the kind of its values; for lines of JSON, the file is read for it."""
+        """The columns of each file, with the kinds of their values. Files of JSON lines are read completely."""
         return {path: _kinds(path) for path in self.files}
 
     def check(self) -> DocumentType:
         """Return the type of the pings in the files, by their columns.
 
         Raises:
-            InvalidSettings: files have different types or kinds of a column, or nothing identifies their rows.
+            InvalidSettings: files have different ping types or different kinds of a column, or no column identifies
+                their rows.
         """
         later = self.study.later_outcomes
         first = next(iter(self.kinds.values()))
@@ -158,7 +159,7 @@ class Import:
         return document
 
     def _ours(self, kinds: Mapping[str, str]) -> dict[str, str]:
-        """Return by field of a ping the column that has it."""
+        """Return the column names by ping field."""
         renamed = set(self.names.values())
         return {**{name: name for name in kinds if name not in renamed}, **self.names}
 
@@ -166,13 +167,13 @@ class Import:
 def run_import(
     request: Import, landing: Place, journal: Path, *, dry_run: bool, tell: Callable[[str], None] = lambda said: None
 ) -> Imported:
-    """Import files; everything is in Parquet when it returns.
+    """Import files. All pings are in Parquet when this returns.
 
     Raises:
         InvalidSettings: the files don't fit the study.
         FedpingError: a file can't be read.
-        TemporaryFailure: a running ingest doesn't land the journal in time, or another import is running; the same
-            command goes on later.
+        TemporaryFailure: a running ingest doesn't land the journal in time, or another import is running. The same
+            command can be repeated later.
     """
     document = request.check()
     settings = IngestSettings(store=place_of(request.store.where), landing=landing, journal=journal)
@@ -203,7 +204,7 @@ def _imported(
     out: Journal | None,
     tell: Callable[[str], None],
 ) -> Imported:
-    """Write what has not landed yet to a journal, if there is one, and return what became of the rows."""
+    """Write pings that haven't landed yet to the journal, unless it is None, and return the rows' outcome."""
     landing, found = settings.landing, Imported()
     known, rules = _Known(_landed_ids(landing, request.study.name)), _rules(request)
     rules = rules.of_kind(document.name, document.version)
@@ -216,7 +217,7 @@ def _imported(
 
 
 def _rules(request: Import) -> StudyRules:
-    """Return the study's rules, without tickets: these are the product's word for strangers."""
+    """Return the study's rules without tickets, which are only needed for untrusted clients."""
     study, lines = replace(request.study, tickets="none"), request.store.lines
     heads = {
         line.name: LineHead(lines.newest(study.name, line.name), partial(lines.newest_from, study.name, line.name))
@@ -255,7 +256,7 @@ def _records(
 
 
 class _Unfit(Exception):
-    """A row that is no ping, before any rule of the study; ``reason`` is for the counts."""
+    """A row can't be converted to a ping. It is counted by ``reason``."""
 
     def __init__(self, reason: str, sentence: str) -> None:
         super().__init__(sentence)
@@ -263,7 +264,7 @@ class _Unfit(Exception):
 
 
 class _Conversion:
-    """From rows to lines of a batch."""
+    """Converts rows to lines of a batch."""
 
     def __init__(self, request: Import, document: DocumentType, rules: StudyRules) -> None:
         self._request, self._document = request, document
@@ -278,12 +279,12 @@ class _Conversion:
         return {column for name, column in ours.items() if name not in self._types and column not in self._request.key}
 
     def wanted(self, kinds: Mapping[str, str]) -> dict[str, str]:
-        """Return the columns of a file that are read, each with its kind."""
+        """Return the columns to read from a file, with their kinds."""
         fields = {column for name, column in self._request._ours(kinds).items() if name in self._types}
         return {column: kind for column, kind in kinds.items() if column in fields or column in self._request.key}
 
     def lines(self, row: Mapping[str, Any], now_ms: int) -> Iterator[tuple[bytes, int]]:
-        """Yield the lines of a row, each with the time of its receipt; a later outcome has a line for each value."""
+        """Yield a row's lines, each with its time of receipt. A row of later outcomes has a line for each value."""
         values: dict[str, Any] = {}
         for name, column in self._request._ours(dict.fromkeys(row, "")).items():
             if name in self._types and (value := row.get(column)) is not None and value == value:  # not NaN
@@ -291,7 +292,7 @@ class _Conversion:
         received = values.pop("received_at", now_ms)
         if received > now_ms:
             raise _Unfit("received_in_future", "'received_at' is in the future; correct or remove it")
-        if received < 0:  # what no day or timestamp holds would keep its whole segment from landing
+        if received < 0:  # a time beyond days and timestamps would keep its segment from landing
             raise _Unfit("received_before_1970", "'received_at' is before 1970; correct or remove it")
         own, client = values.pop("document_id", None), values.pop("client_id", None)
         if self._columns:
@@ -322,7 +323,7 @@ class _Conversion:
             raise _Unfit("not_a_ping", f"it has an invalid value ({error})") from None
 
     def _value(self, name: str, value: Any) -> Any:
-        """Return a value as JSON has it; raise :class:`_Unfit` if that would lose something."""
+        """Return a value as in JSON; raise :class:`_Unfit` if that would lose information."""
         kind = self._types[name]
         if pa.types.is_fixed_size_binary(kind):
             return self._id(name, value)
@@ -382,12 +383,12 @@ def _is_lines(path: Path) -> bool:
 
 
 def _rows_of(path: Path, wanted: Mapping[str, str]) -> Iterator[list[dict[str, Any]]]:
-    """Yield the rows of a file, some at a time: about :data:`MOST_BYTES` of them, or a single one that has more.
+    """Yield the rows of a file in lists of about :data:`MOST_BYTES`, or of a single larger row.
 
-    Of Parquet only the ``wanted`` columns are read, and repeated texts are kept once until they are rows.
+    Only the ``wanted`` columns of Parquet files are read. Repeated texts are kept once until they become rows.
 
     Raises:
-        FedpingError: it can't be read.
+        FedpingError: the file can't be read.
     """
     try:
         if _is_lines(path):
@@ -412,7 +413,7 @@ def _rows_at_once(metadata: pq.FileMetaData) -> int:
 
 
 def _widest_row(batch: pa.RecordBatch) -> int:
-    """Return about how many bytes the widest values of all columns have together."""
+    """Return approximately the sum of all columns' largest values, in bytes."""
     return sum(map(_widest, batch.columns))
 
 
@@ -432,7 +433,7 @@ def _unreadable(path: Path, error: Exception) -> FedpingError:
 
 
 def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch whose times Python can hold: of nanoseconds, as milliseconds."""
+    """Return a batch with plain types, and times in nanoseconds cast to microseconds, which Python can represent."""
     arrays = []
     for column in batch.columns:
         if isinstance(column, pa.ExtensionArray):
@@ -467,7 +468,7 @@ def _json_rows(path: Path) -> Iterator[list[dict[str, Any]]]:
 
 
 def _kinds(path: Path) -> dict[str, str]:
-    """Return the columns of a file, each with the kind of its values."""
+    """Return the columns of a file, with the kinds of their values."""
     if _is_lines(path):
         found: dict[str, str] = {}
         for rows in _json_rows(path):
@@ -513,10 +514,10 @@ def _kind(kind: pa.DataType) -> str:
 
 
 def _land(settings: IngestSettings) -> None:
-    """Land everything in the journal, with the compactor of a running ingest or a temporary one.
+    """Land all pings in the journal, with a running ingest's compactor or a temporary one.
 
     Raises:
-        TemporaryFailure: a running ingest doesn't land it in time.
+        TemporaryFailure: a running ingest doesn't land the journal in time.
     """
     settings.journal.mkdir(parents=True, exist_ok=True)
     lock = Lock(settings.journal / COMPACTOR_LOCK)
@@ -544,7 +545,7 @@ def _landed_ids(landing: Place, study: str) -> Iterator[NDArray[np.uint8]]:
 
 
 class _Known:
-    """The document ids that have landed or were seen in this import: 16 bytes each, in a few sorted blocks."""
+    """Document ids that have landed or occurred in this import: 16 bytes each, in a few sorted blocks."""
 
     def __init__(self, landed: Iterator[NDArray[np.uint8]]) -> None:
         self._blocks: list[NDArray[np.bytes_]] = []
@@ -552,7 +553,7 @@ class _Known:
             self._keep(np.unique(_sortable(ids)))
 
     def add(self, ids: Sequence[bytes]) -> list[bool]:
-        """Return which ids are new, each once, and remember them."""
+        """Return whether each id is new, and remember it; a repeated id is new once."""
         if not ids:
             return []
         keys = _sortable(np.frombuffer(b"".join(ids), np.uint8).reshape(-1, 16))
@@ -567,7 +568,7 @@ class _Known:
         return found.tolist()
 
     def _keep(self, block: NDArray[np.bytes_]) -> None:
-        """Add a sorted block, and join it with those that are no larger: there are few, whatever was added."""
+        """Add a sorted block, merged with smaller blocks so that the number of blocks stays small."""
         while len(self._blocks) and len(self._blocks[-1]) <= 2 * len(block):
             block = np.sort(np.concatenate([self._blocks.pop(), block]))
         if len(block):
@@ -575,5 +576,5 @@ class _Known:
 
 
 def _sortable(ids: NDArray[np.uint8]) -> NDArray[np.bytes_]:
-    """Return ids of shape (k, 16) as texts of 16 bytes, which sort and compare."""
+    """Return ids of shape (k, 16) as byte strings of length 16, which can be sorted and compared."""
     return np.ascontiguousarray(ids).view("S16").ravel()

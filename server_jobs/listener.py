@@ -1,4 +1,4 @@
-"""Listening on an address: checks before the start, and the requests that may be answered there."""
+"""Listening sockets: checks before a server starts, and checks of requests' hosts and sites."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _BACKLOG = 128
 
 
 class CannotStart(FedpingError):
-    """A server cannot start with its settings; nothing was started."""
+    """A server can't start with its settings. No process was started."""
 
 
 def check_port(host: str, port: int, option: str = "--port") -> None:
-    """Check that an address is free: workers share their port, and would share it with other programs, too.
+    """Check that an address is free. Workers share their port, and would otherwise share it with other programs, too.
 
     Raises:
         CannotStart: the host is not an address of this machine, or the port is in use.
@@ -66,10 +66,10 @@ def _bound(host: str, port: int, host_option: str, port_option: str) -> socket.s
 
 
 def is_addressed(host: str, names: Iterable[str]) -> bool:
-    """Return whether a ``Host`` header names us by an address, as localhost or by one of ``names``.
+    """Return whether a ``Host`` header contains an IP address, localhost or one of ``names``.
 
-    This prevents DNS rebinding: a page whose name was pointed at this machine sends that name. No foreign page has an
-    address of ours.
+    This prevents DNS rebinding: a page whose host name was pointed at this machine sends that name. A page of another
+    site never has an address of this machine.
     """
     try:
         name = (urlsplit(f"//{host}").hostname or "").lower()
@@ -83,9 +83,9 @@ def is_addressed(host: str, names: Iterable[str]) -> bool:
 
 
 def is_cross_site(request: Request) -> bool:
-    """Return whether a request comes from a page of another site, other than by a link that a person follows.
+    """Return whether a request comes from a page of another site. Navigation by a link doesn't count.
 
-    Programs send no site, and are accepted.
+    Programs don't send the site, so their requests aren't cross-site.
     """
     reads = request.method in SAFE_METHODS
     site = request.headers.get("Sec-Fetch-Site")
@@ -96,9 +96,9 @@ def is_cross_site(request: Request) -> bool:
 
 
 def stay_here(application: Flask) -> None:
-    """Make an application redirect to its own paths only, never to the host that a request names.
+    """Make an application redirect only to its own paths, never to the host named in a request.
 
-    Flask's router adds and removes slashes by redirects to ``http://<Host>/...``.
+    Flask's router redirects to ``http://<Host>/...`` to add or remove slashes.
     """
     application.after_request(_within)
 

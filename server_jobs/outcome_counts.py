@@ -27,14 +27,14 @@ class OutcomeCounts(Struct, frozen=True, kw_only=True):
     """The landed outcomes of one column.
 
     Attributes:
-        column: its name.
+        column: name of the column.
         outcomes: distinct documents.
-        clients: distinct clients with one.
+        clients: distinct clients with an outcome.
         arms: outcomes by arm.
-        repeated: further rows with a document id that had landed before.
-        without_choice: outcomes whose choice has not landed, or was pruned; None if they don't name their choice.
-        received_late: outcomes that ingest received later than ``within`` after their choice, by its own clock; None if
-            they don't name their choice.
+        repeated: additional rows with a document id that had landed before.
+        without_choice: outcomes whose choice hasn't landed, or was pruned; None if outcomes don't name their choice.
+        received_late: outcomes that ingest received later than ``within`` after their choice, by ingest's clock; None
+            if outcomes don't name their choice.
     """
 
     column: str
@@ -49,10 +49,10 @@ class OutcomeCounts(Struct, frozen=True, kw_only=True):
 def count_outcomes(place: Place, study: Study) -> tuple[OutcomeCounts, ...]:
     """Return the counts of each declared later outcome, in the order of the study.
 
-    Memory grows with the outcomes, and not with the choices: about 80 bytes each.
+    Memory grows with the number of outcomes, about 80 bytes each, but not with the number of choices.
 
     Raises:
-        FedpingError: there is no landing folder, or a file is damaged.
+        FedpingError: the landing folder doesn't exist, or a file is damaged.
     """
     landing = open_landing(place)
     landing.check()
@@ -84,7 +84,7 @@ def _counts(outcome: Outcome, rows: pa.Table, first: NDArray[np.bool_], chosen_m
 
 
 def _read(files: Sequence[Place], document: DocumentType, columns: Sequence[str]) -> pa.Table:
-    """Return some columns of all files; one that a file lacks is null."""
+    """Return some columns of all files; null where a file lacks a column."""
     from fedping.protocol.arrow import landed_schema
 
     schema = pa.schema([landed_schema(document).field(name) for name in columns])
@@ -99,7 +99,7 @@ def _read(files: Sequence[Place], document: DocumentType, columns: Sequence[str]
 
 
 def _choices(landing: Landing, study: Study, wanted: pa.Array) -> NDArray[np.int64]:
-    """Return when ingest received each wanted choice, in Unix ms, shape (k,); -1 for one that has not landed."""
+    """Return the times when ingest received the wanted choices, in Unix ms, shape (k,); -1 if not landed."""
     found = np.full(len(wanted), -1, np.int64)
     asked = pc.unique(wanted.drop_null())
     if not len(asked):

@@ -1,8 +1,9 @@
 """Participants of a small line, such as institutions, and evaluation on their held-out rows.
 
-Both are computed from landed pings. A client's figures count within the study's limits, once a version, and only in the
-arm that its id belongs to; they are claims, since anyone can post. Lines of many clients aren't listed, because reading
-stops at a number of pings. Private lines can't be listed, because their clients have another id for every version.
+Both are computed from landed pings. A client's figures count within the study's limits, once per version, and only in
+the arm of its id. They are unverified claims, because anyone can send pings. Lines of many clients aren't listed,
+because reading stops at a number of pings. Private lines can't be listed, because their clients have a new id for
+every version.
 """
 
 from __future__ import annotations
@@ -27,28 +28,28 @@ from fedping.protocol.study import Study
 from fedping.server_jobs.row_noise import noise_on_mean
 
 MOST_PINGS = 20_000
-"""Maximum pings read for the list or an evaluation, newest versions and files first."""
+"""Maximum number of pings read for the list or an evaluation, newest versions and files first."""
 
 MOST_LISTED = 100
-"""Maximum clients of a list; larger lines have only a number of clients."""
+"""Maximum number of clients in a list. For larger lines, only the number of clients is shown."""
 
 ID_DIGITS = 8
-"""Digits shown of a client's id, enough to distinguish a hundred clients."""
+"""Number of digits shown of a client's id, enough to distinguish a hundred clients."""
 
 CONFUSION = "confusion"
 
 WITHOUT_CLASSES = frozenset({"linear-regression", "k-means"})
-"""Models that predict no class; confusion counts in their pings are ignored."""
+"""Models that don't predict classes. Confusion counts in their pings are ignored."""
 
 
 class Participant(Struct, frozen=True, kw_only=True):
-    """A client, by its landed pings.
+    """A client, as described by its landed pings.
 
     Attributes:
         client: the first :data:`ID_DIGITS` digits of its id.
         arm: the arm in its newest ping.
         version: the version in its newest ping.
-        heard_ms: the arrival of its last ping, Unix ms.
+        heard_ms: the arrival time of its last ping, Unix ms.
         pings: the number of its pings.
         examples: the number of rows in its newest ping, up to the study's limit.
     """
@@ -65,7 +66,7 @@ class ParticipantList(Struct, frozen=True, kw_only=True):
     """The clients of a line, the client with the latest ping first.
 
     Attributes:
-        clients: their number.
+        clients: the number of clients.
         listed: the clients; empty if there are more than :data:`MOST_LISTED`.
         complete: whether all landed pings were read; otherwise there may be more clients.
     """
@@ -82,8 +83,9 @@ class Evaluation(Struct, frozen=True, kw_only=True):
         version: the version's number.
         arm: the arm of the clients that evaluated it.
         clients: the number of these clients.
-        examples: their rows, for each client up to the study's limit, and to ``most_votes`` if examples are votes.
-        loss: the mean, weighted by examples.
+        examples: the number of their rows, for each client up to the study's limit, and to ``most_votes`` if examples
+            are votes.
+        loss: the mean loss, weighted by examples.
         accuracy: the share of correctly classified examples; None without confusion counts.
         balanced_accuracy: the mean over classes of the share of correctly classified examples.
         worst: the lowest accuracy of a client.
@@ -102,7 +104,7 @@ class Evaluation(Struct, frozen=True, kw_only=True):
 
 
 class _Ping(NamedTuple):
-    """The columns of a ping that are read here; ``confusion`` has shape (classes²,)."""
+    """The columns of a ping that this module uses; ``confusion`` has shape (classes²,)."""
 
     client: bytes
     document: bytes
@@ -115,7 +117,7 @@ class _Ping(NamedTuple):
 
 
 def lists_clients(study: Study) -> bool:
-    """Return whether the clients of a study can be listed: those of model updates that aren't private."""
+    """Return whether a study's clients can be listed: it has model updates and isn't private."""
     return study.document is MODEL_UPDATE
 
 
@@ -145,10 +147,10 @@ def list_participants(landing: Landing, study: Study, line: str) -> ParticipantL
 
 
 def noise_if_protected(listed: Sequence[Participant], study: Study, line: str) -> float | None:
-    """Return the noise on each number of the mean update of the newest version, if each client protects its rows.
+    """Return the noise on each number of the newest version's mean update, if each client protects its rows.
 
     Returns:
-        The standard deviation, as of :func:`noise_on_mean`; None if no client sent an update.
+        The standard deviation by :func:`noise_on_mean`; None if no client sent an update.
     """
     submits = {arm.name for arm in study.arms if arm.line == line and arm.submits}
     sent = [one for one in listed if one.arm in submits]
@@ -157,7 +159,7 @@ def noise_if_protected(listed: Sequence[Participant], study: Study, line: str) -
 
 
 def evaluations(landing: Landing, study: Study, line: str) -> list[Evaluation]:
-    """Return the evaluations of a line's versions by arms that apply them and do not submit, the oldest first.
+    """Return the evaluations of a line's versions by arms that apply them without submitting updates, oldest first.
 
     Raises:
         FedpingError: the study's clients can't be listed, or a landed file is damaged.
@@ -224,7 +226,7 @@ def _evaluation(version: int, arm: str, pings: list[_Ping], study: Study, line: 
 
 
 def _votes(ping: _Ping, study: Study, line: str) -> int:
-    """Return the examples with which a ping counts in an evaluation; at most as in a round whose votes are examples."""
+    """Return the number of examples with which a ping counts in an evaluation, at most its votes in a round."""
     pipeline, examples = study.line(line).pipeline, _capped_examples(ping, study)
     if pipeline.weighting != "examples" or pipeline.most_votes is None:
         return examples
@@ -232,7 +234,7 @@ def _votes(ping: _Ping, study: Study, line: str) -> int:
 
 
 def _cells(study: Study, line: str) -> int:
-    """Return the number of cells of a confusion matrix; 0 if the line's model predicts no class.
+    """Return the number of cells of a confusion matrix; 0 if the line's model doesn't predict classes.
 
     A model has two classes unless its settings give another number.
     """
@@ -242,7 +244,7 @@ def _cells(study: Study, line: str) -> int:
 
 
 def _with_confusion(evaluation: Evaluation, counts: list[tuple[NDArray[np.int32], int]]) -> Evaluation:
-    """Return an evaluation with the clients' confusion counts, shape (classes²,) each, and the client's weight."""
+    """Return an evaluation with clients' confusion counts, shape (classes²,), each with the client's weight."""
     classes = math.isqrt(len(counts[0][0]))
     total, worst = np.zeros((classes, classes)), 1.0
     for cells, weight in counts:  # one at a time, because an array of all clients' cells would be large
@@ -261,9 +263,9 @@ def _with_confusion(evaluation: Evaluation, counts: list[tuple[NDArray[np.int32]
 
 
 class _PingReader:
-    """Reads the landed pings of a line that count, the newest versions first, up to :data:`MOST_PINGS`.
+    """Reads a line's valid landed pings, newest versions first, up to :data:`MOST_PINGS`.
 
-    Confusion counts are read if they have ``cells`` numbers; none are read if it is 0.
+    Confusion counts are read if they have ``cells`` numbers; if ``cells`` is 0, none are read.
     """
 
     def __init__(self, landing: Landing, study: Study, line: str, cells: int = 0) -> None:
@@ -273,7 +275,7 @@ class _PingReader:
         self.complete = True
 
     def pings(self) -> Iterator[_Ping]:
-        """Yield the pings that count, once for each document."""
+        """Yield the valid pings, one for each document."""
         documents: set[bytes] = set()
         for ping in self._all():
             if ping.document in documents or not self._counts(ping):
@@ -329,7 +331,7 @@ def _pings_in(landed: LandedFile, cells: int) -> Iterator[_Ping]:
 
 
 def _confusion(value: Any, cells: int) -> NDArray[np.int32] | None:
-    """Return a ping's confusion counts; None if they are of another number of classes, or of no example."""
+    """Return a ping's confusion counts; None if their number of classes differs, or they have no examples."""
     numbers = value.values
     if numbers is None or len(numbers) != cells:
         return None

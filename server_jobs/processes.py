@@ -1,6 +1,6 @@
-"""Child processes: tied to their parent, stopped by an event, and locks that end with a process.
+"""Child processes that end with their parent, stop events, and locks that end with a process.
 
-:func:`child_command` runs this file by itself, without any package, so it imports the standard library only.
+:func:`child_command` runs this file as a script, without the package, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _POLL = 0.25
 
 
 def exit_with_parent(parent: int) -> None:
-    """Make the system kill this process when its parent ends. Call it first in a child.
+    """Make the system kill this process when its parent ends. To be called first in a child.
 
-    Nothing is lost: accepted pings are on disk, and the next start recovers them.
+    No pings are lost: accepted pings are on disk, and the next start recovers them.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -34,12 +34,12 @@ def exit_with_parent(parent: int) -> None:
 
 
 def child_command(command: Sequence[str], nice: int = 0) -> list[str]:
-    """Return a command that runs another one, and ends when this process ends.
+    """Return a command that runs another command, and ends when this process ends.
 
-    ``nice`` is added to its niceness, without the program of that name.
+    ``nice`` is added to its niceness, without the program `nice`.
 
-    Use it with `subprocess` instead of a ``preexec_fn``, which runs Python between fork and exec and may wait forever
-    for a lock that another thread held. Only on Linux the command ends with this process; elsewhere it may outlive it.
+    It replaces a ``preexec_fn`` of `subprocess`, which runs Python between fork and exec and may wait forever for a
+    lock that another thread held. On systems other than Linux, the command may outlive this process.
     """
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(nice), *command]
 
@@ -58,7 +58,7 @@ class Lock:
         self._file: int | None = None
 
     def take(self, patience: float = 0.0) -> bool:
-        """Try to take the lock, for up to ``patience`` seconds; return whether it is ours."""
+        """Try to take the lock for up to ``patience`` seconds; return whether this process holds it."""
         file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o640)
         deadline = time.monotonic() + patience
         while True:
@@ -100,8 +100,8 @@ def take_slot(folder: Path) -> int:
 class StopEvent:
     """A stop event that signal handlers can set.
 
-    A byte in a pipe ends the wait. The lock of a `threading.Event` could be held by the thread that the handler
-    interrupts, which would wait for itself forever.
+    A byte in a pipe ends the wait. With a `threading.Event`, the interrupted thread could hold the event's lock, and
+    would wait for itself forever.
     """
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class StopEvent:
         self.is_set = False
 
     def set(self) -> None:
-        """Set the event: the current wait and every later one end at once."""
+        """Set the event. The current wait and all later waits end at once."""
         self.is_set = True
         os.write(self._writer, b".")
 
@@ -121,7 +121,7 @@ class StopEvent:
 
 
 def _bind_and_run(parent: int, nice: int, command: list[str]) -> None:
-    """Replace this process by the command, which ends with its parent; signal handlers are as before Python's start."""
+    """Replace this process by a command that ends with its parent. Python's own signal handlers are reset."""
     for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
         if number != signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)

@@ -1,8 +1,8 @@
 """Status of a line's rounds: the latest attempt, and counts by outcome.
 
-A lineage records only rounds that published a version. This note, next to the pings, covers the others: from it a
-study's health reports failing rounds, and why. No round decides by it. A killed round leaves no note, of two concurrent
-ones one may not count, and with a read-only landing folder there is none.
+A lineage records only rounds that published a version. The status, a note next to the pings, covers the other rounds.
+A study's health uses it to report failing rounds and their reasons; rounds never use it. A killed round leaves no
+note, one of two concurrent rounds may not be counted, and in a read-only landing folder there is no note.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from fedping.protocol.landing import Landing
 from fedping.protocol.notation import milliseconds_of
 
 FAILURES = ("failed", "temporary", "out_of_time", "ended", "crashed")
-"""Outcomes of a round without a result: a mistake or damage that a person has to fix; a temporary failure; the time
-limit; a signal; an unforeseen error."""
+"""Outcomes of a round without a result: a mistake or damage that the operator has to fix; a temporary failure; the
+time limit; a signal; an unexpected error."""
 
 
 LONGEST_REASON = 1_000
 """Maximum characters of a failure's reason."""
 
 FAILED_IN_A_ROW = 3
-"""Rounds that fail one after the other before a temporary failure counts as a problem."""
+"""Number of consecutive failed rounds from which a temporary failure counts as a problem."""
 
 
 class Failing(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The failures of a line's rounds since the last round with a result.
 
     Attributes:
-        since: when the first of them ended, ISO 8601 in UTC.
-        last: when the last of them ended.
-        times: the number of rounds that failed one after the other.
-        outcome: how the last one ended, one of :data:`FAILURES`.
-        why: its reason, in a sentence; empty if an older program noted it.
-        part: ``store`` or ``landing`` if something there is damaged or can't be written; else empty.
+        since: the end of the first failed round, ISO 8601 in UTC.
+        last: the end of the last failed round.
+        times: the number of consecutive failed rounds.
+        outcome: outcome of the last round, one of :data:`FAILURES`.
+        why: the reason, in a sentence; empty if recorded by an older program.
+        part: ``store`` or ``landing`` if that is damaged or can't be written; else empty.
     """
 
     since: str
@@ -50,21 +50,22 @@ class Failing(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_problem(self) -> bool:
-        """Whether a person has to act: the store or a landed file is at fault, or several rounds failed in a row."""
+        """Whether the operator must act: the store or a landed file is at fault, or several rounds failed in a row."""
         return bool(self.part) or self.times >= FAILED_IN_A_ROW
 
 
 class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The last round of a line, and the numbers of all rounds.
+    """The status of a line: its last round, and the numbers of rounds by outcome.
 
     Attributes:
         ended: the end of the last round, ISO 8601 in UTC; empty if there was none.
-        outcome: the status of its result, or one of :data:`FAILURES`.
-        seconds: its duration.
+        outcome: the status of the last round's result, or one of :data:`FAILURES`.
+        seconds: the duration of the last round.
         update_bytes: the encoded size of the updates that it used; 0 if it used none, and for private lines.
         succeeded: the end of the last round with any result; empty if there was none.
         ended_as: the number of rounds by outcome.
-        failing: the failures since the last round with a result; None without any. A round that a signal ended is none.
+        failing: the failures since the last round with a result; None without any. A round ended by a signal doesn't
+            count.
     """
 
     ended: str = ""
@@ -84,7 +85,7 @@ class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
         why: str = "",
         part: Literal["", "store", "landing"] = "",
     ) -> Attempt:
-        """Return the note after one more round; ``why`` and ``part`` are those of :class:`Failing`."""
+        """Return the status after another round. ``why`` and ``part`` are explained in :class:`Failing`."""
         failing = self.failing if outcome == "ended" else None
         if outcome in FAILURES and outcome != "ended":
             before = self.failing
@@ -107,7 +108,7 @@ class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def failing_since(self, newest: str) -> Failing | None:
-        """Return the failures, unless a version was published after the last of them; ``newest`` is when one was."""
+        """Return the failures, unless a version was published later; ``newest`` is the time of the last publication."""
         failing = self.failing
         if failing is None or (newest and milliseconds_of(newest) > milliseconds_of(failing.last)):
             return None
@@ -115,7 +116,7 @@ class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def last_attempt(landing: Landing, store: str, study: str, line: str) -> Attempt:
-    """Return the status of a line of a store; empty if none is recorded, or it can't be read."""
+    """Return the status of a line of a store; an empty one if it isn't recorded or can't be read."""
     data = landing.read_status(store, study, line)
     try:
         if data is None:
@@ -130,5 +131,5 @@ def last_attempt(landing: Landing, store: str, study: str, line: str) -> Attempt
 
 
 def keep_attempt(landing: Landing, store: str, study: str, line: str, attempt: Attempt) -> None:
-    """Note how the last round of a line ended."""
+    """Record the status of a line after its last round."""
     landing.record_status(store, study, line, with_format(msgspec.json.encode(attempt)))

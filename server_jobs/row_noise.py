@@ -1,4 +1,4 @@
-"""The noise on a mean update of institutions that protect each row of their tables, as `fedping join` does."""
+"""Noise on a mean update of institutions that protect each row of their tables, as `fedping join` does."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ from fedping.protocol.study import Line
 from fedping.protocol.training import LocalSteps, OneGradient
 
 MOST_INSTITUTIONS, FEWEST_ROWS = 100, 20
-"""Clients with an update at most, and rows of each on average at least, that are taken for institutions with tables."""
+"""Maximum number of clients with an update, and minimum mean number of their rows, to be considered institutions with
+tables."""
 
 IF_PROTECTED = f"if each is an institution that protects its rows with epsilon {EPSILON:g} over {VERSIONS} versions"
-"""On what the figure rests: pings don't say whether rows are protected."""
+"""Assumption behind the noise, as part of a sentence. Pings don't say whether rows are protected."""
 
 
 def noise_on_mean(line: Line, rows: Sequence[int]) -> float | None:
     """Return the noise on each number of a mean update, if each client protects its rows.
 
-    It is what :mod:`fedping.protocol.row_privacy` has institutions add unless they choose otherwise. The line's
-    clipping is not part of it.
+    It is the noise that institutions add by default (:mod:`fedping.protocol.row_privacy`). The line's clipping isn't
+    taken into account.
 
     Args:
         line: the line.
-        rows: the number of rows of each client with an update, as they claim.
+        rows: the claimed number of rows of each client with an update.
 
     Returns:
-        The standard deviation; None without clients, or if rows are not protected by noise on gradients.
+        The standard deviation; None without clients, or if rows aren't protected by noise on gradients.
     """
     training, pipeline = line.training, line.pipeline
     if not rows or line.spec.model not in GRADIENT_MODELS or why_unprotected(training) is not None or line.upload:
@@ -50,11 +51,11 @@ def noise_on_mean(line: Line, rows: Sequence[int]) -> float | None:
 
 
 def noise_of_round(line: Line, clients: int, examples: int) -> float | None:
-    """Return the same of a round, of whose clients only the number is known, and how many examples they have in all.
+    """Return :func:`noise_on_mean` for a round, given only the total numbers of clients and examples.
 
     Returns:
-        The standard deviation, as if all had as many examples; None as above, and where clients are too many, or have
-        too few examples, to be institutions.
+        The standard deviation if all clients have equally many examples; None as for :func:`noise_on_mean`, or if
+        there are too many clients, or too few examples, for institutions.
     """
     if not 0 < clients <= MOST_INSTITUTIONS or examples < FEWEST_ROWS * clients:
         return None

@@ -1,7 +1,7 @@
-"""Rounds on the wall clock: at multiples of an interval since midnight UTC, plus an offset; one after the other.
+"""Scheduled rounds: one at a time, at multiples of an interval since midnight UTC plus an offset.
 
-The timing is pure; :class:`WallClock` is the only part that waits. A plan is a TOML file with a table ``[[study]]`` for
-each study that has rounds.
+Times are computed by pure functions; only :class:`WallClock` waits. A plan is a TOML file with a table ``[[study]]``
+for each study that has rounds.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def parse_every(text: str, what: str = "an interval for rounds", also: str = "")
     Args:
         text: the interval.
         what: its name in the error.
-        also: a further choice that the error names.
+        also: another allowed value, for the error.
 
     Raises:
-        InvalidSettings: it does not have that form, is zero, or is longer than a day.
+        InvalidSettings: the interval is malformed, zero, or longer than a day.
     """
     seconds = _seconds(text)
     if seconds is None or not 0 < seconds <= DAY:
@@ -48,10 +48,10 @@ def parse_every(text: str, what: str = "an interval for rounds", also: str = "")
 
 
 def parse_offset(text: str, every: int) -> int:
-    """Return an offset of rounds from the multiples of an interval, such as ``28m``, in seconds; ``0`` for none.
+    """Return an offset of rounds from the multiples of an interval, such as ``28m`` or ``0``, in seconds.
 
     Raises:
-        InvalidSettings: it does not have that form, or is not shorter than the interval.
+        InvalidSettings: the offset is malformed, or isn't shorter than the interval.
     """
     seconds = 0 if text.strip() == "0" else _seconds(text)
     if seconds is None or seconds >= every:
@@ -63,7 +63,7 @@ def parse_offset(text: str, every: int) -> int:
 
 
 def _seconds(text: str) -> int | None:
-    """Return a time such as ``30m`` in seconds; None if it does not have that form."""
+    """Return a time such as ``30m`` in seconds; None if it is malformed."""
     match = re.fullmatch(r"([0-9]{1,6})([smh])", text.strip())
     return int(match[1]) * _UNITS[match[2]] if match else None
 
@@ -72,7 +72,7 @@ def parse_time_limit(text: str) -> int | None:
     """Return a time limit such as ``27m`` in seconds; None for ``none``.
 
     Raises:
-        InvalidSettings: it is neither.
+        InvalidSettings: the text is neither a time limit nor ``none``.
     """
     if text.strip() == "none":
         return None
@@ -82,10 +82,10 @@ def parse_time_limit(text: str) -> int | None:
 def parse_until(text: str, now: float) -> float:
     """Return a time such as ``2026-11-25T08:00+01:00``, in seconds since 1970.
 
-    Without a zone this machine's clock counts. A time of day such as ``18:00`` is its next occurrence.
+    Without a time zone, the zone of this machine applies. A time of day such as ``18:00`` means its next occurrence.
 
     Raises:
-        InvalidSettings: it has none of these forms, or is not after ``now``.
+        InvalidSettings: the time is malformed, or isn't after ``now``.
     """
     try:
         if re.fullmatch(r"[0-9]{2}:[0-9]{2}(:[0-9]{2})?", text):
@@ -110,16 +110,16 @@ def parse_until(text: str, now: float) -> float:
 def limit_for(every: int) -> int:
     """Return the default time limit of rounds at an interval, both in seconds.
 
-    It is nine tenths of the interval, so that a hanging round doesn't take the next one's time, but at least as long as
-    a cold Spark on a busy cluster may need.
+    It is nine tenths of the interval, so that a hanging round doesn't delay the next round, but at least the time
+    that a cold Spark on a busy cluster may need.
     """
     return max(every * 9 // 10, LEAST_LIMIT)
 
 
 def slot_after(now: float, every: int, offset: int = 0) -> float:
-    """Return the first slot after ``now``: a multiple of ``every`` since midnight UTC, plus ``offset``; all in seconds.
+    """Return the first slot after ``now``: a multiple of ``every`` since midnight UTC plus ``offset``, in seconds.
 
-    One slot is always at ``offset`` after midnight UTC, so the last step of a day is shorter if the interval doesn't
+    There is always a slot at ``offset`` after midnight UTC, so a day's last interval is shorter if ``every`` doesn't
     divide the day.
     """
     first = (now - offset) // DAY * DAY + offset
@@ -127,7 +127,7 @@ def slot_after(now: float, every: int, offset: int = 0) -> float:
 
 
 def slots_between(after: float, until: float, every: int, offset: int = 0) -> int:
-    """Return the number of slots in (after, until]."""
+    """Return the number of slots after ``after``, up to and including ``until``."""
     count = 0
     while (after := slot_after(after, every, offset)) <= until:
         count += 1
@@ -142,7 +142,7 @@ class Clock(Protocol):
         ...
 
     def wait_until(self, when: float) -> bool:
-        """Wait until ``when`` and return True; return False at once if the schedule is stopped."""
+        """Wait until ``when`` and return True, or return False as soon as the schedule is stopped."""
         ...
 
 
@@ -151,9 +151,9 @@ class Job:
     """A task with its times.
 
     Attributes:
-        run: handles its own failures; an exception ends the schedule.
-        next_after: returns the task's first time after another, both in seconds since 1970.
-        name: the name in messages; empty if it is the only task.
+        run: runs the task and handles its failures; an exception ends the schedule.
+        next_after: returns the task's first time after a given time, both in seconds since 1970.
+        name: the task's name in messages; empty if it is the only task.
     """
 
     run: Callable[[], None]
@@ -170,7 +170,7 @@ def run_schedule(
     offset: int = 0,
     now_first: bool = False,
 ) -> None:
-    """Call ``run_once`` at every slot until the clock is stopped; see :func:`run_jobs`."""
+    """Call ``run_once`` at every slot until the clock is stopped (:func:`run_jobs`)."""
     run_jobs([Job(run_once, lambda now: slot_after(now, every, offset))], clock, tell, now_first=now_first)
 
 
@@ -182,12 +182,12 @@ def run_jobs(
     now_first: bool = False,
     until: float = math.inf,
 ) -> None:
-    """Run each job at its times until the clock is stopped, or ``until`` is reached; never two at once.
+    """Run jobs at their times, one at a time, until the clock is stopped or ``until`` is reached.
 
-    The job that has waited longest is next, so a slow job delays another by at most one of its runs. Times that pass
-    while a job runs or waits, or the machine sleeps, lead to one run, because two rounds in a row would find the same
-    pings; ``tell`` gets the number of skipped times. A clock that is set back repeats no time. No run begins at
-    ``until`` or later; a run in progress is finished.
+    The job that has waited longest is next, so a slow job delays others by at most one run. Several times that pass
+    while a job runs or waits, or the machine sleeps, result in a single run, because two rounds in a row would find
+    the same pings; ``tell`` gets the number of skipped times. Times aren't repeated if the clock is set back. No run
+    starts at ``until`` or later; a run in progress is finished.
     """
     if now_first:
         for job in jobs:
@@ -218,7 +218,7 @@ def _of(job: Job) -> str:
 
 
 def _times_between(job: Job, after: float, until: float) -> int:
-    """Return the number of a job's times in (after, until]."""
+    """Return a job's number of times after ``after``, up to and including ``until``."""
     count = 0
     while (after := job.next_after(after)) <= until:
         count += 1
@@ -226,18 +226,18 @@ def _times_between(job: Job, after: float, until: float) -> int:
 
 
 def time_of_day_after(now: float, at: Sequence[int]) -> float:
-    """Return the first time after ``now`` at one of the times of day, which are in seconds since midnight UTC."""
+    """Return the first time after ``now`` at one of the times of day in ``at``, in seconds since midnight UTC."""
     midnight = now // DAY * DAY
     return min(moment for day in (midnight, midnight + DAY) for each in at if (moment := day + each) > now)
 
 
 def utc(when: float) -> str:
-    """Return hours, minutes and seconds of a time, UTC, for messages."""
+    """Return a time as hours, minutes and seconds in UTC, for messages."""
     return f"{datetime.fromtimestamp(when, UTC):%H:%M:%S} UTC"
 
 
 def full_utc(when: float) -> str:
-    """Return date and time, UTC, for messages."""
+    """Return a time as date and time in UTC, for messages."""
     return f"{datetime.fromtimestamp(when, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
@@ -257,13 +257,13 @@ class WallClock:
         return time.time()
 
     def wait_until(self, when: float) -> bool:
-        """See :class:`Clock`; reads the time at least once a minute, because the machine may sleep or be set."""
+        """See :class:`Clock`. The time is read at least once a minute: the machine may sleep or its clock be set."""
         while not self.stopping and (left := when - self.now()) > 0:
             self._stop.wait(min(left, 60))
         return not self.stopping
 
     def stop(self) -> None:
-        """End the current and every later wait at once."""
+        """End the current wait and all later waits at once."""
         self._stop.set()
 
 
@@ -271,16 +271,16 @@ MOST_BYTES = 1_000_000
 
 
 class Planned(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When a study has rounds.
+    """The times of a study's rounds.
 
     Attributes:
-        name: the study's.
-        lines: of these; of all if there are none.
-        every, offset: at multiples of an interval since midnight UTC, as for `fedping schedule`.
-        at: instead of these, times of day, UTC, such as ``02:30``.
-        time_limit: the longest time for the rounds of all lines together; empty is the default.
-        privacy_key: the file of the privacy key; empty is that of the command.
-        helpers: where the helpers of lines with a second server are.
+        name: name of the study.
+        lines: lines that have rounds; empty for all lines.
+        every, offset: multiples of an interval since midnight UTC, as for `fedping schedule`.
+        at: times of day, UTC, such as ``02:30``, instead of an interval.
+        time_limit: maximum time for the rounds of all lines together; empty for the default.
+        privacy_key: file of the privacy key; empty for the command's file.
+        helpers: addresses of the helpers of two-server lines.
     """
 
     name: str
@@ -298,7 +298,7 @@ class Planned(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def limit(self) -> int | None:
-        """The time limit in seconds; None for none."""
+        """The time limit in seconds; None without a limit."""
         return parse_time_limit(self.time_limit) if self.time_limit else limit_for(self._interval)
 
     @property
@@ -309,7 +309,7 @@ class Planned(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return min(b - a for a, b in zip(times, [*times[1:], times[0] + DAY], strict=True))
 
     def next_after(self, now: float) -> float:
-        """Return the first time after a moment; both in seconds since 1970."""
+        """Return the study's first time after ``now``, both in seconds since 1970."""
         if self.at:
             return time_of_day_after(now, [time_of_day(each) for each in self.at])
         every = parse_every(self.every)
@@ -317,7 +317,7 @@ class Planned(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The studies of a file."""
+    """The studies in a plan's file."""
 
     study: tuple[Planned, ...] = ()
 
@@ -326,7 +326,7 @@ def time_of_day(text: str) -> int:
     """Return a time such as ``02:30`` in seconds since midnight.
 
     Raises:
-        InvalidSettings: it does not have that form.
+        InvalidSettings: the time is malformed.
     """
     match = re.fullmatch(r"([01][0-9]|2[0-3]):([0-5][0-9])", text)
     if not match:
@@ -335,10 +335,10 @@ def time_of_day(text: str) -> int:
 
 
 def read_plan(path: Path) -> tuple[Planned, ...]:
-    """Return the studies of a file.
+    """Return the studies in a plan's file.
 
     Raises:
-        InvalidSettings: it can't be read, has no study or one twice, or an invalid setting.
+        InvalidSettings: the file can't be read, has no study, a repeated study, or an invalid setting.
     """
     try:
         with open(path, "rb") as file:

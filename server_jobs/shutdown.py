@@ -1,8 +1,8 @@
-"""The end of a job at any moment: by SIGINT or SIGTERM, or at its time limit.
+"""Ends a job at any moment, by SIGINT or SIGTERM, or at its time limit.
 
-Both raise an exception in the main thread, which interrupts even a call that waits for Spark's JVM, so that everything
-open is closed in order. If the main thread hangs in C code or in a file system that does not answer, another thread
-ends the process by force.
+Signals and time limits raise an exception in the main thread. The exception even interrupts a call that waits for
+Spark's JVM, so that all resources are closed in order. If the main thread hangs in C code or in an unresponsive file
+system, another thread ends the process by force.
 """
 
 from __future__ import annotations
@@ -22,19 +22,22 @@ from fedping.protocol.errors import TemporaryFailure as TemporaryFailure
 from fedping.protocol.log import tell_past_streams
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-"""The signals that end a job, as supervisors, containers and terminals send them."""
+"""The signals that end a job; supervisors, containers and terminals send them."""
 
 TIME_IS_UP = signal.SIGUSR1
-"""Signal by which the watching thread interrupts the main thread; only a signal interrupts a system call."""
+"""Signal by which the watching thread interrupts the main thread. Only signals interrupt system calls."""
 
 NUDGED_EVERY = 0.1
-"""Seconds between interruptions of a main thread that has not noticed a signal, as when it has just begun to wait."""
+"""Seconds between interruptions of a main thread that hasn't noticed a signal, for example because it has just begun
+to wait."""
 
 FORCED_AFTER = 20
-"""Maximum seconds of an orderly end, before the process ends by force; it usually takes a tenth of one."""
+"""Maximum seconds of an orderly end before the process is ended by force. An orderly end usually takes a tenth of a
+second."""
 
 BY_FORCE: list[Callable[[], None]] = []
-"""Functions that kill further processes, such as a JVM, when this one ends by force; called in another thread."""
+"""Functions that kill other processes, such as a JVM, when this process ends by force. They are called in another
+thread."""
 
 
 class TimedOut(TemporaryFailure):
@@ -42,11 +45,11 @@ class TimedOut(TemporaryFailure):
 
 
 class ApplicationGone(TemporaryFailure):
-    """The JVM by which `spark-submit` has started this process has ended, so the process is useless."""
+    """The JVM with which `spark-submit` started this process has ended, so the process is useless."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised anywhere in the main thread to end its work; no ``except Exception`` catches it."""
+    """Raised anywhere in the main thread to end its work; ``except Exception`` doesn't catch it."""
 
 
 class EndedBySignal(Interrupted):
@@ -58,7 +61,7 @@ class EndedBySignal(Interrupted):
 
     @property
     def exit_code(self) -> int:
-        """The exit code of a process that a signal has ended: 130 or 143."""
+        """The exit code of a process ended by a signal: 130 or 143."""
         return 128 + self.number
 
     @property
@@ -68,21 +71,21 @@ class EndedBySignal(Interrupted):
 
 
 class DeadlineReached(Interrupted):
-    """The time limit of :meth:`Ending.within` is reached; ``waited_for`` is set by code that knows the cause."""
+    """The time limit of :meth:`Ending.within` is reached. Code that knows the cause sets ``waited_for``."""
 
     waited_for = ""
 
 
 @dataclass(frozen=True, eq=False)
 class _Limit:
-    """A time limit: the deadline by the monotonic clock, and the sentence for reaching it."""
+    """A time limit: the deadline by the monotonic clock, and the sentence of its error."""
 
     deadline: float
     sentence: str
 
 
 class Ending:
-    """Ends the work of the main thread, once; see :func:`ended_by_signals`."""
+    """Ends the work of the main thread once (:func:`ended_by_signals`)."""
 
     def __init__(self) -> None:
         self._signalled = self._over = False
@@ -94,7 +97,7 @@ class Ending:
         """Set a time limit for the context; None for no limit.
 
         Raises:
-            TimedOut: the limit is reached; ``what`` is the subject of its sentence.
+            TimedOut: the limit is reached. ``what`` is the subject of its sentence.
         """
         if seconds is None or not self._thread.is_alive():
             yield
@@ -127,7 +130,7 @@ class Ending:
         """Restore the state before :meth:`start`."""
         self._over = True
         self._wake()
-        self._thread.join()  # which sends this thread signals, for which there must be handlers
+        self._thread.join()  # that thread sends signals, so handlers must still exist
         for number, handler in before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup_before)
@@ -136,7 +139,7 @@ class Ending:
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         if self._signalled or self._over:
-            return  # it is ending, in bounded time; another exception would only interrupt that
+            return  # the end has begun and is bounded; another exception would interrupt it
         self._signalled = True
         raise EndedBySignal(number)
 
@@ -150,7 +153,7 @@ class Ending:
             os.write(self._writer, b"\0")
 
     def _watch(self) -> None:
-        """Interrupt the main thread at its time limit, and end the process by force if it does not end."""
+        """Interrupt the main thread at its time limit, and end the process by force if it doesn't end."""
         received: tuple[float, EndedBySignal] | None = None
         interrupted: _Limit | None = None
         next_nudge = 0.0
@@ -185,9 +188,9 @@ class Ending:
 
 @contextmanager
 def ended_by_signals() -> Iterator[Ending]:
-    """Make SIGINT and SIGTERM raise :class:`EndedBySignal` in the main thread, once, within this context.
+    """Make the first SIGINT or SIGTERM raise :class:`EndedBySignal` in the main thread within this context.
 
-    Outside the main thread, where Python receives no signals, this does nothing, and there are no time limits.
+    Outside the main thread, where Python receives no signals, this has no effect, and there are no time limits.
     """
     ending = Ending()
     if threading.current_thread() is not threading.main_thread():
@@ -202,7 +205,7 @@ def ended_by_signals() -> Iterator[Ending]:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Delay the signals that interrupt the main thread until the end of this context."""
+    """Delay signals that interrupt the main thread until the end of this context."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -210,7 +213,7 @@ def signals_held() -> Iterator[None]:
     before = {}
     for each in (*STOP_SIGNALS, TIME_IS_UP):
         handler = signal.getsignal(each)
-        if callable(handler):  # ignored signals, and those with the default action, stay so
+        if callable(handler):  # ignored and default signals are left unchanged
             before[each] = handler
             signal.signal(each, lambda number, _: held.append(number))
     try:
@@ -223,7 +226,7 @@ def signals_held() -> Iterator[None]:
 
 
 def readable(seconds: float) -> str:
-    """Return a duration as written on a command line: ``90s``, ``27m``, ``6h``."""
+    """Return a duration in the form used on command lines: ``90s``, ``27m``, ``6h``."""
     for unit, size in (("h", 3600), ("m", 60)):
         if seconds >= size and seconds % size == 0:
             return f"{seconds / size:.0f}{unit}"
@@ -234,13 +237,13 @@ def _force(code: int, sentence: str) -> None:
     for kill in BY_FORCE:
         with suppress(Exception):
             kill()
-    # Not through the stream, because the thread that hangs may hold its lock.
+    # Not through the stream, because the hanging thread may hold its lock.
     tell_past_streams(f"{sentence}: ended by force; run the same command to continue")
     os._exit(code)
 
 
 def describe_exit(code: int | None) -> str:
-    """Return a description of the end of a process; a negative exit code is the signal that killed it."""
+    """Describe the end of a process. A negative exit code is the signal that killed it."""
     if code is None or code >= 0:
         return f"exit code {code}" if code else "without a reason"
     try:

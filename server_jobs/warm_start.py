@@ -1,7 +1,7 @@
-"""Warm start: version 0 of a new line takes over weights, by name, from a version of another line.
+"""Warm start: version 0 of a new line gets weights, by name, from a version of another line.
 
-Only weights are taken over, never the optimizer's state. That is in the units of the old steps, and belongs to links by
-their settings; the new line's may be others. RProp finds its step sizes again within some rounds.
+Only weights are taken over, never the optimizer's state. The state is in the units of the old steps, and belongs to
+links with the old settings, which may differ in the new line. RProp adapts its step sizes again within some rounds.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ def warm_from(
         line: the new line.
         study: the other line's study.
         old: the other line's name.
-        number: its version; None for the newest.
-        renamed: old names by new names of weights or blocks; "" starts one from the spec.
+        number: the other line's version; None for the newest.
+        renamed: old names of weights or blocks by new names; "" for a start from the spec.
 
     Raises:
-        StoreError: the version does not exist or can't be read.
-        InvalidSettings: the line can't begin with its weights.
+        StoreError: the version doesn't exist or can't be read.
+        InvalidSettings: the line can't start with the version's weights.
     """
     settings = _line_of(store, study, old)
     version = store.head(study, old) if number is None else store.version(study, old, number)
@@ -77,11 +77,11 @@ def warm_from(
 
 
 def recompute_warm_start(store: ModelStore, line: Line, origin: WarmStart) -> tuple[float, ...]:
-    """Return the weights that a line's version 0 has taken over, from their version in a store.
+    """Return the weights that a line's version 0 took over, computed from their version in a store.
 
     Raises:
-        StoreError: the store no longer has that version, or has another one in its place.
-        InvalidSettings: the line can't begin with its weights.
+        StoreError: the store no longer has that version, or has another version with its number.
+        InvalidSettings: the line can't start with the version's weights.
     """
     taken = origin.taken
     settings = _line_of(store, taken.study, taken.line)
@@ -92,7 +92,7 @@ def recompute_warm_start(store: ModelStore, line: Line, origin: WarmStart) -> tu
 
 
 def start_version(store: ModelStore, study: Study) -> dict[str, WarmStart]:
-    """Return the origin of version 0 by line, without lines that took over no weights, or can't be read."""
+    """Return the origin of version 0 by line. Lines without a warm start, and unreadable lines, are left out."""
     origins = {}
     for line in study.lines:
         with contextlib.suppress(FedpingError):
@@ -109,7 +109,7 @@ def _line_of(store: ModelStore, study: str, line: str) -> Line:
 
 
 def _ancestor(store: ModelStore, line: Line, version: Version) -> Ancestor:
-    """Return a version as lineages name it, with the guarantee of the clients that it was learned from."""
+    """Return a version's entry for lineages, with the guarantee of the clients from which it was learned."""
     ancestor = Ancestor(study=version.study, line=version.line, iteration=version.iteration, digest=version.digest)
     if line.privacy is None:
         return ancestor
@@ -118,7 +118,7 @@ def _ancestor(store: ModelStore, line: Line, version: Version) -> Ancestor:
 
 
 MOST_NAMED = 20
-"""Maximum names in a message."""
+"""Maximum number of names in a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +126,11 @@ class Part:
     """A weight of the new line, or a block of them.
 
     Attributes:
-        name: its name.
-        source: its name in the old line; None if it starts from the spec.
-        places: the places of its weights in the new line.
-        taken: their places in the old line; None if it starts from the spec.
-        note: a remark, such as why it starts from the spec; mostly empty.
+        name: name of the weight or block.
+        source: its name in the old line; None for a start from the spec.
+        places: positions of its weights in the new line.
+        taken: positions of these weights in the old line; None for a start from the spec.
+        note: a remark, such as the reason for a start from the spec; usually empty.
         shape: the shape of a block; None for a single weight.
     """
 
@@ -144,7 +144,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """The start of a line: its parts, its weights, shape (m,), and the places of those that constraints have moved."""
+    """The start of a line: its parts, its weights, shape (m,), and the positions of weights moved by constraints."""
 
     parts: tuple[Part, ...]
     weights: Vector
@@ -152,24 +152,24 @@ class Beginning:
 
     @property
     def taken(self) -> int:
-        """The number of weights that are taken over."""
+        """The number of weights taken over."""
         return sum(len(part.places) for part in self.parts if part.taken is not None)
 
 
 def beginning(line: Line, old: ModelSpec, weights: Sequence[float], renamed: Mapping[str, str]) -> Beginning:
     """Return the start of a line that takes over weights.
 
-    A weight is taken over by its name, a block by its name and shape. Constraints move the weights that they rule out,
-    as in the first round.
+    A weight is taken over by its name, a block by its name and shape. Constraints move weights that violate them, as
+    in the first round.
 
     Args:
         line: the new line.
         old: the spec of the weights to take over.
-        weights: the optimizer's doubles of that version, shape (m of old,).
-        renamed: old names by new names of weights or blocks; "" starts one from the spec.
+        weights: the optimizer's doubles to take over, shape (m of old,).
+        renamed: old names of weights or blocks by new names; "" for a start from the spec.
 
     Raises:
-        InvalidSettings: a name is unknown, the two specs have no name in common, or the line can't have such weights.
+        InvalidSettings: a name is unknown, the two specs have no names in common, or the line can't have these weights.
     """
     spec = line.spec
     parts = tuple(_parts(spec, old, renamed))
@@ -191,7 +191,7 @@ def beginning(line: Line, old: ModelSpec, weights: Sequence[float], renamed: Map
 
 
 def _within_constraints(line: Line, weights: Vector) -> Vector:
-    """Return weights after the line's constraints, without a step."""
+    """Return weights after the line's constraints were applied, without a step."""
     links = links_for(line.spec, line.pipeline)
     constraints = chain(dict(islice(links.items(), 1, None)))  # the first is the optimizer
     step, _ = constraints.update(np.zeros(len(weights)), constraints.init(line.spec), weights)
@@ -199,7 +199,7 @@ def _within_constraints(line: Line, weights: Vector) -> Vector:
 
 
 class _Named(NamedTuple):
-    """A weight or a block of a spec: its places, kind, and shape, which is None for a weight."""
+    """A weight or a block of a spec: its positions, kind and shape (None for a weight)."""
 
     places: range
     kind: Kind
@@ -231,7 +231,7 @@ def _parts(new: ModelSpec, old: ModelSpec, renamed: Mapping[str, str]) -> Iterat
 
 
 def _part(name: str, new: _Named, renamed: str | None, old: Mapping[str, _Named]) -> Part:
-    """Return the part for a weight or block, given those of the old line."""
+    """Return the part for a weight or block, given all weights and blocks of the old line."""
     source = name if renamed is None else renamed
     part, why = old.get(source), ""
     if renamed == "":

@@ -1,1 +1,1 @@
-"""Health of studies: the facts, the checks of them, and the reports of changes."""
+"""Health of studies: facts, checks of the facts, and reports of changes."""

@@ -1,8 +1,8 @@
-"""The checks of a study's health: pure functions from facts to findings.
+"""Checks of a study's health, as pure functions from facts to findings.
 
-Every bound is here. A finding is one check and, in front of it, the messages that it uses. To add one, write a function
-of :class:`CheckInput` under :func:`check`, at its place in the list of findings, and add its row in the table of
-docs/operators.md.
+All bounds are defined here. The messages of a check stand directly in front of it. To add a check, write a function
+of :class:`CheckInput` decorated with :func:`check`, at its position in the list of findings, and add a row to the
+table in docs/operators.md.
 """
 
 from __future__ import annotations
@@ -40,57 +40,60 @@ from fedping.server_jobs.ingest.counters import OURS, POSTPONED, WINDOW_MINUTES,
 from fedping.server_jobs.round_status import Failing
 
 PACED = 10
-"""Number of rounds whose median distance in time is the interval between rounds."""
+"""Number of newest rounds from which the interval between rounds is computed, as a median."""
 
 LATE, VERY_LATE = 2.0, 4.0
-"""Age of the newest version, in intervals between rounds, above which it is a warning (one round may find too few
-clients), and a problem."""
+"""Ages of the newest version, in intervals between rounds, above which there is a warning, and a problem. One round
+may find too few clients."""
 
 LATE_AT_LEAST = 120.0
-"""Maximum age in seconds of a newest version that is never late."""
+"""Age in seconds up to which the newest version never counts as late."""
 
 WAITS = 300.0
-"""Seconds that an accepted ping may wait in the journal if the period of compaction is unknown."""
+"""Maximum seconds that an accepted ping may wait in the journal if the period of compaction is unknown."""
 
 WAIT_PERIODS = 5
-"""Number of periods of compaction that an accepted ping may wait."""
+"""Maximum number of compaction periods that an accepted ping may wait."""
 
 FEWEST = 50
 """Minimum number of pings for a check of shares."""
 
 MANY_STALE, MOST_STALE = 0.2, 0.5
 MANY_REFUSED, MOST_REFUSED = 0.05, 0.25
-"""Shares of stale pings, and of refused ones, above which they are a warning, and a problem."""
+"""Shares of stale pings, and of rejected pings, above which there is a warning, and a problem."""
 
 FEW_ACCEPTED = 0.1
-"""Number of accepted pings for each postponed one; at or below this number clients hardly get through."""
+"""Ratio of accepted to postponed pings at or below which clients hardly get through."""
 
 SURELY = 4.0
-"""Minimum difference between an arm's pings and its share, in standard errors."""
+"""Standard errors by which an arm's number of pings must differ from its share for a finding."""
 
 OFF = 0.2
-"""Minimum difference as a part of the arm's share: among a million pings, every difference is significant."""
+"""Fraction of an arm's share by which its number of pings must also differ for a finding. Among a million pings,
+every difference is significant."""
 
 KNOWN_HOURS, COMPARED_HOURS = 6, 48
-"""Hours of history needed to check new clients, and hours whose maximum they are compared with."""
+"""Minimum hours of history for a check of new clients, and the number of earlier hours to compare with."""
 
 MANY_NEW, MOST_NEW = 2.0, 5.0
-"""Ratio of new clients to the maximum of earlier hours: a warning, and a problem."""
+"""Ratios of new clients to the maximum of earlier hours above which there is a warning, and a problem."""
 
 FEWEST_NEW = 100
-"""Number of new clients in an hour below which none are too many."""
+"""Number of new clients in an hour below which there is no finding."""
 
 IN_A_ROW = 3
-"""Number of consecutive withdrawn staged versions that is a problem: few clients' claims can cause them."""
+"""Number of consecutive withdrawals of staged versions from which there is a problem. A few clients' false claims can
+cause withdrawals."""
 
 MANY_CAPPED = 0.05
-"""Share of clients that count for fewer examples than they claim, from which the mean is a capped one."""
+"""Share of clients with more claimed examples than the cap, above which the cap affects the weighted mean too much."""
 
 WORSE, MUCH_WORSE = 0.05, 0.25
-"""Maximum excess of an arm's mean loss, as a part of the control's, over :data:`RECENT` rounds that were all worse."""
+"""Excess of an arm's mean loss, relative to the control's, above which there is a warning, and a problem. The loss
+must have been higher in all :data:`RECENT` rounds."""
 
 FEW_LEFT = 0.1
-"""Part of a private line's rounds at or below which the rest is few."""
+"""Share of a private line's rounds; there is a warning if at most this share is left."""
 
 State: TypeAlias = Literal["running", "paused", "ended", "simulated"]
 Failure: TypeAlias = tuple[Severity, Message]
@@ -98,7 +101,7 @@ Failure: TypeAlias = tuple[Severity, Message]
 
 @dataclass(frozen=True)
 class Check:
-    """A check: the name of its findings, the states of a study that it applies to, and its function."""
+    """A check of a study: the name of its findings, the study states that it applies to, and its function."""
 
     name: str
     states: frozenset[State]
@@ -106,10 +109,10 @@ class Check:
 
 
 CHECKS: dict[str, Check] = {}
-"""The checks by name, in the order that findings of the same severity have."""
+"""The checks by name, in the order in which findings of the same severity are listed."""
 
 FINDINGS: KeysView[str] = CHECKS.keys()
-"""The name of every finding, in that order, wherever its check is registered."""
+"""The names of all findings, in the order of :data:`CHECKS`."""
 
 
 def check(
@@ -117,7 +120,7 @@ def check(
 ) -> Callable[[Callable[[CheckInput], Iterator[Failure]]], None]:
     """Register a check of running studies, and of those in ``more`` states.
 
-    A study that is not running may still lose what it has, but needs no next version.
+    A study that isn't running needs no next version, but may still lose pings or versions.
 
     Raises:
         ValueError: another check has this name.
@@ -146,7 +149,7 @@ def check_line(facts: CheckInput) -> Health:
 
 
 def merge_lines(declared: Declared, lines: Sequence[tuple[str, Health]]) -> Health:
-    """Return the health of a study with these lines; a finding of all lines is listed once, another with its line."""
+    """Return the health of a study with these lines. A finding of all lines is listed once, others with their line."""
     if len(lines) == 1:
         return lines[0][1]
     common = set.intersection(*({*health.findings} for _, health in lines))
@@ -174,7 +177,7 @@ def _sorted(findings: Iterator[Finding] | Sequence[Finding]) -> tuple[Finding, .
 
 
 def _health(declared: Declared, findings: tuple[Finding, ...], healthy: Message, over: tuple[str, ...]) -> Health:
-    """Return health with its verdict: the declared state comes first, unless something is lost meanwhile."""
+    """Return health with its verdict. The declared state takes precedence, unless pings or versions are being lost."""
     verdict: Verdict = "healthy"
     text = healthy
     if any(one.severity == "problem" for one in findings):
@@ -263,7 +266,7 @@ def _healthy_start(*, has_pings: bool) -> str:
 
 @message
 def _reported(*, text: str) -> str:
-    """Return an error of another part of the program, which says where and what to do."""
+    """Return an error text of another part of the program unchanged; it already says where and what to do."""
     return as_sentence(text)
 
 
@@ -273,7 +276,7 @@ def _rounds_fail(*, failing: Failing) -> str:
 
 
 def failures_in_words(failing: Failing) -> str:
-    """Return the number of failed rounds in a row, since when, and the reason of the last."""
+    """Describe failing rounds: their number, the time of the first, and the reason of the last."""
     how = {
         "failed": "failed",
         "temporary": "failed with an error that may be temporary",
@@ -295,7 +298,7 @@ def _pings(pings: int | None) -> str:
 
 
 def _known(facts: CheckInput, pings: int) -> int | None:
-    """Return a number of pings; None if sentences must not give it."""
+    """Return a number of pings; None if sentences must not reveal it."""
     return None if facts.discreet and pings else pings
 
 
@@ -354,7 +357,7 @@ def _check_ingest(facts: CheckInput) -> Iterator[Failure]:
         yield "problem", _ingest_stopped_with_pings(pings=_known(facts, ingest.pending))
     elif ingest.state == "stopped":
         yield "problem", _ingest_stopped(journal=ingest.journal)
-    elif facts.has_landed:  # so another ingest has accepted them, with another journal
+    elif facts.has_landed:  # so an ingest with another journal accepted them
         yield "warning", _ingest_elsewhere(journal=ingest.journal)
     else:
         yield "problem", _ingest_never_ran(journal=ingest.journal, study=facts.study)
@@ -499,7 +502,7 @@ def _late_and_staged(*, stage: str) -> str:
 
 @check("rounds")
 def _check_rounds(facts: CheckInput) -> Iterator[Failure]:
-    """Check whether rounds fail, and the age of the newest version by the time between the last rounds."""
+    """Check for failing rounds, and compare the age of the newest version with the interval between rounds."""
     if failing := facts.failing_by(""):
         yield "problem" if failing.is_problem else "warning", _rounds_fail(failing=failing)
     outcomes, held, privacy = facts.line.outcomes, facts.line.held, facts.line.privacy
@@ -525,7 +528,7 @@ def _check_rounds(facts: CheckInput) -> Iterator[Failure]:
 
 
 def _lateness(facts: CheckInput) -> Message:
-    """Return the reason for a late next version, as far as facts show."""
+    """Return the likely reason why the next version is late."""
     privacy, pings = facts.line.privacy, facts.line.landed.pings if facts.line.landed is not None else 0
     if staged := _staged(facts):
         return _late_and_staged(stage=staged[0].sentence)
@@ -539,7 +542,7 @@ def _lateness(facts: CheckInput) -> Message:
 
 
 def interval(outcomes: Sequence[Outcome]) -> float | None:
-    """Return the median of seconds between the newest rounds; None for fewer than two."""
+    """Return the median time between the newest rounds, in seconds; None for fewer than two rounds."""
     times = [milliseconds_of(one.created) / 1000 for one in outcomes[-PACED - 1 :] if one.lineage.origin == "round"]
     distances = [b - a for a, b in zip(times, times[1:], strict=False) if b > a]
     return (median(distances) or None) if distances else None
@@ -605,7 +608,7 @@ def _at_least(times: int, reason: str) -> str:
 
 @check("refused", "paused")
 def _check_refused(facts: CheckInput) -> Iterator[Failure]:
-    """Check recent rejections of the study, and of requests that name no study, which may be meant for this one."""
+    """Check the study's recent rejections, and those of requests without a study, which may be meant for this study."""
     own = facts.ingest.recent.get(facts.study, Recently())
     stray = facts.ingest.recent.get("", Recently())
     if facts.discreet:
@@ -621,10 +624,10 @@ def _check_refused(facts: CheckInput) -> Iterator[Failure]:
 
 
 def _check_discreetly(window: Came, study: str) -> Iterator[Failure]:
-    """Check rejections by their number alone: a share would reveal the number of accepted pings.
+    """Check rejections by number only, because a share would reveal the number of accepted pings.
 
-    An attacker could have requests rejected one at a time until the share is reached. The newest rejections are not
-    checked: their number depends on the pings accepted after them.
+    An attacker could cause rejections one at a time until the share is reached. The newest rejections aren't checked,
+    because their number depends on the pings accepted after them.
     """
     for came, text in ((_rejections(window), _rejected_at_least), (_postponements(window), _postponed_at_least)):
         if came.total() >= FEWEST:
@@ -632,7 +635,7 @@ def _check_discreetly(window: Came, study: str) -> Iterator[Failure]:
 
 
 def _check_rejections(window: Came, newest: Came, of: str) -> Iterator[Failure]:
-    """Check the rejections of the window, and the newest: a series is a problem even in a window with few others."""
+    """Check a window's rejections, and the newest pings: a series of rejections is a problem in any window."""
     came, accepted, when = _rejections(window), window.accepted, f"of the last {WINDOW_MINUTES} minutes"
     latest = _rejections(newest)
     sent = latest.total() + newest.accepted
@@ -649,7 +652,7 @@ def _check_rejections(window: Came, newest: Came, of: str) -> Iterator[Failure]:
 
 
 def _check_postponements(study: str, window: Came) -> Iterator[Failure]:
-    """Check postponed pings, which do no harm while nearly every ping is accepted in the end."""
+    """Check postponed pings. They are harmless as long as nearly all pings are accepted in the end."""
     came = _postponements(window)
     if came.total() >= FEWEST and window.accepted <= FEW_ACCEPTED * came.total():
         is_any = window.accepted > 0
@@ -658,8 +661,8 @@ def _check_postponements(study: str, window: Came) -> Iterator[Failure]:
 
 
 def _rejections(came: Came) -> Counter[str]:
-    """Return final rejections by reason: neither what clients retry, nor what the check 'ingest' reports."""
-    others = POSTPONED | OURS | {"study_ended"}  # the last was declared
+    """Return the final rejections by reason, without those that clients retry or that the check 'ingest' reports."""
+    others = POSTPONED | OURS | {"study_ended"}  # the operator declared the end
     return Counter({reason: n for reason, n in came.rejected.items() if reason not in others})
 
 
@@ -701,11 +704,11 @@ def _free_arms_off(*, arms: tuple[str, ...], pings: int, total: int, rounds: int
 
 @check("arms", "simulated")
 def _check_arms(facts: CheckInput) -> Iterator[Failure]:
-    """Check the sample ratio: the arms' shares of pings against the study's.
+    """Check the sample ratio: compare the arms' shares of pings with the study's shares.
 
-    Pings of one client come together and vary more than independent ones: if activity is distributed like an
-    exponential, the variance of a sum is about twice the pings per client as large. Rounds with earlier settings do not
-    count: shares may have been others.
+    A client sends several pings, so their number varies more than that of independent pings. If activity is
+    exponentially distributed, the variance is multiplied by about twice the number of pings per client. Rounds with
+    earlier settings are ignored, because the shares may have been different.
     """
     yield from _check_free_arms(facts)
     arms, recent = facts.following, [one for one in facts.recent if one.lineage.settings == facts.settings]
@@ -720,7 +723,7 @@ def _check_arms(facts: CheckInput) -> Iterator[Failure]:
         for arm in arms
         if _is_off(pings[arm.name], total, share := arm.share / shares, spread, noise * _carried(share, len(arms)))
     ]
-    # where one arm has too few pings the others have too many, which repeats the same
+    # if one arm has too few pings, others have too many; that isn't another finding
     short = [arm for arm in off if pings[arm.name] < total * arm.share / shares]
     for arm in short or off:
         number, expected = pings[arm.name], format_percent(arm.share, shares)
@@ -731,9 +734,10 @@ def _check_arms(facts: CheckInput) -> Iterator[Failure]:
 
 
 def _check_free_arms(facts: CheckInput) -> Iterator[Failure]:
-    """Check the arms that follow no line by their pings that landed while the line's rounds were made.
+    """Check arms without a line by their pings that landed during the line's rounds.
 
-    The line's own pings of that time are its rounds' pings, stale ones included; only time relates the two.
+    Their number is compared with that of all pings of these rounds, including stale pings. Only the landing times
+    relate both numbers.
     """
     free, recent = facts.free, facts.recent
     if not free or facts.beside is None or any(one.lineage.settings != facts.settings for one in recent):
@@ -759,26 +763,26 @@ def _share(arms: Sequence[Arm]) -> float:
 
 
 def _spread(recent: Sequence[Outcome]) -> float:
-    """Return the variance of the number of pings, relative to independent pings."""
+    """Return the variance of the number of pings, relative to the variance for independent pings."""
     clients = max((one.lineage.aggregate.clients for one in recent if one.lineage.aggregate), default=0)
     used = sum(one.lineage.aggregate.pings for one in recent if one.lineage.aggregate)
     return max(1.0, 2 * used / clients) if clients else 1.0
 
 
 def _noise(facts: CheckInput) -> float:
-    """Return the variance of the noise on an arm's clients over the recent rounds of a private line; else 0."""
+    """Return the noise variance of an arm's number of clients over the recent rounds; 0 if not a private line."""
     return len(facts.recent) * facts.line.privacy.noise**2 if facts.line.privacy is not None else 0.0
 
 
 def _carried(share: float, arms: int) -> float:
-    """Return the ratio of an arm's distance from its share to the noise, its own and the other arms'."""
+    """Return the variance of an arm's distance from its share, for noise of variance 1 on every arm."""
     return (1 - share) ** 2 + (arms - 1) * share**2
 
 
 def _is_off(pings: int, total: int, share: float, spread: float, noise: float = 0.0) -> bool:
-    """Return whether a number of pings differs from its share significantly, and by enough to matter.
+    """Return whether a number of pings differs from its share significantly and by a relevant amount.
 
-    ``noise`` is the variance of the distance that noise adds.
+    ``noise`` is the variance that added noise contributes to the difference.
     """
     error = math.sqrt(total * share * (1 - share) * spread + noise)
     return abs(pings - total * share) > max(SURELY * error, OFF * total * share)
@@ -795,7 +799,7 @@ def _loss_above_control(*, arm: str, control: str, rounds: int, excess: str, stu
 
 @check("loss", "simulated")
 def _check_loss(facts: CheckInput) -> Iterator[Failure]:
-    """Check the loss of each arm that applies the model against the first arm that does not.
+    """Compare the loss of each arm that applies the model with the loss of the first arm that doesn't.
 
     A personal arm is not checked: its loss may be of its clients' own models, not of the version.
     """
@@ -854,9 +858,9 @@ def _many_newcomers(*, clients: int, before: int, study: str) -> str:
 
 @check("newcomers", "paused")
 def _check_newcomers(facts: CheckInput) -> Iterator[Failure]:
-    """Check the new clients of this hour or the last against the maximum of earlier hours: invented clients are many.
+    """Compare the number of new clients in this and the last hour with earlier hours, to detect invented clients.
 
-    Not of a private line, whose client ids are new with every version.
+    Private lines aren't checked, because their client ids are new with every version.
     """
     if facts.line.privacy is not None:
         return
@@ -883,7 +887,7 @@ def _examples_capped(*, share: str, rounds: int, most: int | None) -> str:
 
 @check("capped")
 def _check_capped(facts: CheckInput) -> Iterator[Failure]:
-    """Check the share of clients that count for fewer examples than they claim, where examples are votes."""
+    """Check the share of clients whose claimed examples exceed the cap, if clients are weighted by examples."""
     aggregates = [one.lineage.aggregate for one in facts.recent if one.lineage.aggregate is not None]
     capped, clients = sum(one.capped or 0 for one in aggregates), sum(one.clients for one in aggregates)
     if capped > MANY_CAPPED * clients:
@@ -937,7 +941,7 @@ def _helper_awaited(*, since: str, why: str) -> str:
 
 @check("helper")
 def _check_helper(facts: CheckInput) -> Iterator[Failure]:
-    """Check the time that a two-server line has waited for its helper, by the time between the last rounds."""
+    """Compare a two-server line's wait for its helper with the interval between rounds."""
     waiting = facts.line.privacy.waiting if facts.line.privacy is not None else None
     if waiting is None:
         return

@@ -1,4 +1,4 @@
-"""Facts for the health of a study: snapshots of ingest and of a line, as plain values."""
+"""Input of the health checks: snapshots of ingest and of a line, as plain values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedping.server_jobs.ingest.counters import OfStudy, Recently
 from fedping.server_jobs.round_status import Failing
 
 RECENT = 5
-"""Number of rounds that shares and losses are taken over. Pages show a mean of as many."""
+"""Number of newest rounds over which shares and losses are computed. Pages show a mean over the same number."""
 
 
 class Uploads(Struct, frozen=True, kw_only=True):
@@ -33,12 +33,12 @@ class Ingest(Struct, frozen=True, kw_only=True):
     """Ingest at one moment, for all studies together.
 
     Attributes:
-        state: ``running`` or ``stopped``; ``absent`` without a journal, which means that none ever ran here;
-            ``unknown`` if its files are not readable.
+        state: ``running`` or ``stopped``; ``absent`` if there is no journal, so no ingest ever ran here; ``unknown``
+            if its files aren't readable.
         journal: the folder that was read.
         pending: accepted pings that are not in Parquet yet.
-        segments: segments of the journal that hold them.
-        waiting_since: when the oldest of them arrived, in seconds since 1970; None without any.
+        segments: segments of the journal that hold these pings.
+        waiting_since: time at which the oldest pending ping arrived, in seconds since 1970; None without any.
         period: seconds between two compactions; None if unknown.
         accepted: pings since ingest was started, duplicates included.
         landed: pings written to Parquet since then.
@@ -47,7 +47,7 @@ class Ingest(Struct, frozen=True, kw_only=True):
         newcomers: by study and hour since 1970, the number of clients that sent their first ping.
         studies: accepted and rejected pings by study; rejections that name no study are in ``rejected`` alone.
         recent: recent pings by study; the empty name has rejections that name no study.
-        requests: requests of the last minutes, and those that failed by a fault of the server.
+        requests: numbers of requests in the last minutes, and of those that failed because of a server error.
         uploads: the updates that have landed since ingest was started, by study, line and encoding.
     """
 
@@ -75,8 +75,8 @@ class Landed(Struct, frozen=True, kw_only=True):
         version: number of the version.
         pings: pings of all arms, duplicates included.
         files: number of readable files.
-        newest_ms: when the newest file landed, in milliseconds since 1970; None without a file.
-        unreadable: names of the files that cannot be read, which a round rejects.
+        newest_ms: time at which the newest file landed, in milliseconds since 1970; None without a file.
+        unreadable: names of the files that can't be read; rounds reject them.
     """
 
     version: int
@@ -87,9 +87,9 @@ class Landed(Struct, frozen=True, kw_only=True):
 
 
 class HeldVersion(Struct, frozen=True, kw_only=True):
-    """A version that the guard of a line holds back: its number, and a phrase for each alarm; or its ``stage``.
+    """A version that a line's guard holds: its number, and a phrase for each alarm; or its ``stage``.
 
-    The stage is as the last round recorded it, or as it began.
+    The stage has the state that the last round recorded, or its initial state.
     """
 
     iteration: int
@@ -98,21 +98,21 @@ class HeldVersion(Struct, frozen=True, kw_only=True):
 
 
 class PrivateFacts(Struct, frozen=True, kw_only=True):
-    """The guarantee of a private line, what its rounds have spent of it, and the size of its noise.
+    """The guarantee of a private line, the part that its rounds have spent, and the size of its noise.
 
-    All values follow from settings and from the sums that rounds have released.
+    All values are computed from settings and from sums that rounds have released.
 
     Attributes:
         guarantee: a sentence, as on the study's privacy card.
-        epsilon, delta: spent so far; None where the clients, not the operator, give the guarantee.
-        most: the epsilon that all rounds may spend; None likewise.
-        releases: number of rounds that have released something.
-        rounds, rounds_left: number of rounds in all, and of those that are left; None without a bound.
+        epsilon, delta: budget spent so far; None if clients, not the operator, provide the guarantee.
+        most: maximum epsilon of all rounds together; None as for ``epsilon``.
+        releases: number of rounds that have released sums.
+        rounds, rounds_left: total number of rounds, and number of remaining rounds; None without a bound.
         noise: standard deviation of the noise on an arm's number of clients; 0 where clients add it.
-        loss: the least and the greatest loss that is released.
+        loss: minimum and maximum of a released loss.
         local: whether clients add noise themselves.
         shared: whether the line has two servers.
-        waiting: the request that the helper has not answered yet.
+        waiting: the request to the helper that is still unanswered.
     """
 
     guarantee: str
@@ -133,17 +133,17 @@ class LineSnapshot(Struct, frozen=True, kw_only=True):
     """A line at one moment.
 
     Attributes:
-        name: of the line.
+        name: name of the line.
         min_clients: number of clients that a round needs.
-        most_examples: number of examples that a ping counts as at most; None without a limit.
-        longest: seconds that an iteration may wait for its end.
+        most_examples: maximum number of examples for which a ping counts; None without a limit.
+        longest: maximum seconds that an iteration may wait for its end.
         stage: the line's settings for staged versions.
-        outcomes: of the newest versions, oldest first; empty if no version can be read, see ``troubles``.
+        outcomes: outcomes of the newest versions, oldest first; empty if no version can be read, see ``troubles``.
         landed: landed pings of the newest version.
-        troubles: why something of the line cannot be read.
-        held: version that is held back in place of the next one.
-        failing: how rounds have failed since the last one with a result.
-        privacy: of a private line.
+        troubles: reasons why some of the line's data can't be read.
+        held: held version, which would be the next one.
+        failing: failures of rounds since the last round with a result.
+        privacy: facts of a private line; None for other lines.
     """
 
     name: str
@@ -160,18 +160,18 @@ class LineSnapshot(Struct, frozen=True, kw_only=True):
 
 
 class CheckInput(Struct, frozen=True, kw_only=True):
-    """Everything that the checks of a line read.
+    """All data that the checks of a line use.
 
     Attributes:
         study: name of the study.
-        declared: its declared state.
-        arms: its arms.
+        declared: the study's declared state.
+        arms: the study's arms.
         line: the line.
         ingest: ingest at the same moment.
         now: seconds since 1970.
         beside: number of pings of arms without a line that landed during the :attr:`recent` rounds; None if unknown.
         discreet: whether the store has a private study. Sentences then give no exact number of pings.
-        settings: the entry of the study's history that has its settings.
+        settings: number of the history entry with the study's current settings.
     """
 
     study: str
@@ -186,7 +186,7 @@ class CheckInput(Struct, frozen=True, kw_only=True):
 
     @property
     def recent(self) -> tuple[Outcome, ...]:
-        """The newest versions that rounds made since the last rollback or continuation, oldest first."""
+        """The newest versions published by rounds since the last rollback or continuation, oldest first."""
         versions: list[Outcome] = []
         for outcome in reversed(self.line.outcomes):
             if outcome.lineage.origin != "round":
@@ -196,9 +196,9 @@ class CheckInput(Struct, frozen=True, kw_only=True):
 
     @property
     def recent_ms(self) -> tuple[int, int] | None:
-        """The start and end of the time of the :attr:`recent` rounds, in milliseconds since 1970; None without any.
+        """The period of the :attr:`recent` rounds: start and end in milliseconds since 1970; None without such rounds.
 
-        It starts with the publication of the version before them, and ends with the publication of their last version.
+        It starts when the version before them was published, and ends when their last version was published.
         """
         recent = self.recent
         before = [one for one in self.line.outcomes if recent and one.iteration < recent[0].iteration]
@@ -206,7 +206,7 @@ class CheckInput(Struct, frozen=True, kw_only=True):
 
     @property
     def following(self) -> tuple[Arm, ...]:
-        """The arms of the line."""
+        """The arms that follow the line."""
         return tuple(arm for arm in self.arms if arm.line == self.line.name)
 
     @property
@@ -216,27 +216,27 @@ class CheckInput(Struct, frozen=True, kw_only=True):
 
     @property
     def over(self) -> int | None:
-        """The version that early stopping published again at the end of training; None during training."""
+        """The version that early stopping republished at the end of training; None during training."""
         newest = self.line.outcomes[-1].lineage if self.line.outcomes else None
         return newest.restored if newest is not None and newest.stopped else None
 
     @property
     def has_landed(self) -> bool:
-        """Whether pings have landed, for the newest version or for earlier rounds."""
+        """Whether pings have landed, of the newest version or in earlier rounds."""
         landed = self.line.landed
         return (landed is not None and landed.pings > 0) or ping_total(self.line.outcomes) > 0
 
     @property
     def exhausted(self) -> bool:
-        """Whether this is a private line without a round left."""
+        """Whether this is a private line with no rounds left."""
         return self.line.privacy is not None and self.line.privacy.rounds_left == 0
 
     def failing_by(self, part: str) -> Failing | None:
-        """Return the failures of rounds whose cause is ``part`` ("store", "landing" or ""); None without any."""
+        """Return the failures of rounds that ``part`` ("store", "landing" or "") caused; None without any."""
         failing = self.line.failing if self.declared.state == "running" and not self.declared.simulated else None
         return failing if failing is not None and failing.part == part else None
 
 
 def ping_total(outcomes: Sequence[Outcome]) -> int:
-    """Return the number of pings of the rounds that made these versions."""
+    """Return the total number of pings of the rounds with these outcomes."""
     return sum(sum(one.lineage.counts.values()) for one in outcomes)

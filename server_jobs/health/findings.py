@@ -1,7 +1,7 @@
-"""Findings and health as values, and the one place where they become text.
+"""Findings and health as values, and the functions that turn them into text.
 
-A sentence is a :class:`Message`: a code and the values that it is about. One function, registered by :func:`message`
-under that code, words it. The terminal, ``--json``, the webhook and the dashboard use :attr:`Finding.sentence`,
+A sentence is stored as a :class:`Message`: a code and values. A function registered for that code by :func:`message`
+turns it into text. The terminal, ``--json``, the webhook and the dashboard use :attr:`Finding.sentence`,
 :attr:`Health.headline` or :func:`as_document`.
 """
 
@@ -25,10 +25,10 @@ P = ParamSpec("P")
 Severity: TypeAlias = Literal["warning", "problem"]
 Verdict: TypeAlias = Literal["healthy", "warning", "problem", "paused", "ended"]
 VERDICTS: tuple[Verdict, ...] = ("problem", "warning", "healthy", "paused", "ended")
-"""Every verdict, the worst first."""
+"""All verdicts, worst first."""
 
 RENDERERS: dict[str, Callable[..., str]] = {}
-"""The function that words a message, by its code."""
+"""Functions that turn messages into text, by the messages' codes."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Message:
     """A sentence as data.
 
     Attributes:
-        code: name of the function that words it, without an underscore.
-        values: what it is about, by name; hashable.
+        code: name of the function that turns the message into text, without the leading underscore.
+        values: keyword arguments of that function; hashable.
     """
 
     code: str
@@ -48,7 +48,7 @@ class Message:
 
 
 def message(words: Callable[P, str]) -> Callable[P, Message]:
-    """Register a function of keyword arguments that words a message; return one that makes the message.
+    """Register a function that turns keyword arguments into text; return a function that creates messages.
 
     Raises:
         ValueError: another function has this name.
@@ -66,13 +66,13 @@ def message(words: Callable[P, str]) -> Callable[P, Message]:
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """A failed check: a ``warning`` is worth a look, a ``problem`` costs pings or versions.
+    """A failed check. A ``warning`` should be investigated; a ``problem`` costs pings or versions.
 
     Attributes:
         name: code of the check (`fedping.server_jobs.health.checks.FINDINGS`).
-        severity: of this finding.
+        severity: severity of this finding.
         message: what is wrong, and what to do.
-        line: the line that it is about; empty for all lines of the study.
+        line: the line concerned; empty for all lines of the study.
     """
 
     name: str
@@ -87,14 +87,14 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class StagedLine(Struct, frozen=True, kw_only=True):
-    """A version of a line that a share of the clients gets first.
+    """A line's staged version, which a share of the clients gets first.
 
     Attributes:
-        line: of the study.
+        line: name of the line.
         version: number of the staged version.
-        stage: what the stage needs.
-        state: what the last round saw of it.
-        is_one_of_many: whether the study has other lines.
+        stage: settings of the stage.
+        state: state that the last round recorded.
+        is_one_of_many: whether the study has several lines.
     """
 
     line: str
@@ -110,12 +110,12 @@ class StagedLine(Struct, frozen=True, kw_only=True):
 
     @property
     def heard(self) -> int:
-        """The number of these clients that the last round has heard."""
+        """The number of clients with the staged version that had sent a ping by the last round."""
         return self.state.tried.clients if self.state.tried else 0
 
     @property
     def wanted(self) -> int:
-        """The number of these clients that the stage needs."""
+        """The number of clients with the staged version that the stage requires."""
         return self.stage.clients
 
     @property
@@ -130,11 +130,11 @@ class Health(Struct, frozen=True, kw_only=True):
     """Result of all checks of a study or of one of its lines.
 
     Attributes:
-        verdict: of the study or line.
+        verdict: verdict on the study or line.
         message: the verdict as a message.
-        findings: its reasons, the worst first.
-        over: the lines whose training early stopping has ended. They get no further version.
-        staged: versions that a share of the clients has first, as they should.
+        findings: reasons for the verdict, worst first.
+        over: lines whose training was ended by early stopping. They get no further versions.
+        staged: staged versions, which a share of the clients gets first.
     """
 
     verdict: Verdict

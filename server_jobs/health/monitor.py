@@ -1,7 +1,7 @@
 """Monitors the health of studies, and posts changes to a webhook in bounded time and memory.
 
-A receiver may be slow, unreachable or hostile: posts run in their own thread, response bodies are never read, redirects
-are not followed, and only the newest health of each study waits to be posted.
+A receiver may be slow, unreachable or hostile. So posts run in their own thread, response bodies are never read,
+redirects aren't followed, and only the newest health of each study is queued.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from fedping.server_jobs.schedule import Clock
 CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 10.0
 HANGS_SECONDS = 60.0
 FIRST_PAUSE, LONGEST_PAUSE = 30.0, 900.0
-"""Seconds until a failed post is retried: twice as long each time, up to the longest."""
+"""Seconds until a failed post is retried: the first pause, doubled after each failure, and the maximum."""
 
 Key: TypeAlias = tuple[object, ...]
 Post: TypeAlias = Callable[[Mapping[str, Any]], str | None]
-"""Posts a message; returns why that failed, without the address, or None."""
+"""Function that posts a message and returns None, or a reason for the failure that doesn't contain the address."""
 
 
 def payload(study: str, declared: Declared, health: Health) -> dict[str, Any]:
-    """Return the posted form of a study's health; chat services show the field ``text``, which has all of it."""
+    """Return the JSON message about a study's health. Chat services show its field ``text``, which is complete."""
     findings = [f"{one.severity}: {one.sentence}" for one in health.findings]
     stages = [one.sentence for one in health.staged]
     return {
@@ -50,7 +50,7 @@ def payload(study: str, declared: Declared, health: Health) -> dict[str, Any]:
 
 
 def dedup_key(declared: Declared, health: Health) -> Key:
-    """Return the parts of a health that count as a change: not the values of findings."""
+    """Return the parts of a health that are compared to detect changes. Values in findings are left out."""
     findings = tuple((one.name, one.severity) for one in health.findings)
     return declared.state, health.verdict, findings, health.over, tuple((s.line, s.version) for s in health.staged)
 
@@ -59,7 +59,7 @@ def make_poster(url: str) -> Post:
     """Return a function that posts to an address.
 
     Raises:
-        InvalidSettings: it is no http or https address, or nothing can be sent there.
+        InvalidSettings: the address isn't an http or https address, or nothing can be sent to it.
     """
     if not _is_address(url):
         raise InvalidSettings(
@@ -78,7 +78,7 @@ def make_poster(url: str) -> Post:
                 auth=login_in_address,
             ) as answer:
                 return None if 200 <= answer.status_code < 300 else f"HTTP {answer.status_code}"
-        except (requests.RequestException, OSError) as error:  # whose text has the address, which may be a secret
+        except (requests.RequestException, OSError) as error:  # its text has the address, which may be secret
             return type(error).__name__
 
     return post
@@ -87,15 +87,15 @@ def make_poster(url: str) -> Post:
 def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        requests.Request("POST", url).prepare()  # refuses a host or a port that can be none
+        requests.Request("POST", url).prepare()  # rejects invalid hosts and ports
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # of which those of requests are
+    except ValueError:  # errors of requests are ValueErrors
         return False
 
 
 @dataclass
 class _LastPost:
-    """The last post about a study, and the time of the next one at the earliest."""
+    """The last post about a study, and the earliest time of the next post."""
 
     posted: Key | None = None
     verdict: Verdict | None = None
@@ -105,12 +105,12 @@ class _LastPost:
 
 @dataclass
 class Webhook:
-    """Posts the health of a study when it is first known, and whenever it has changed.
+    """Posts the health of each study when it is first known and after each change.
 
     Args:
         post: posts a message.
-        tell: gets each failure as a sentence.
-        clock: seconds, of any origin.
+        tell: called with a sentence about each failure.
+        clock: returns seconds since any fixed moment.
         begin: starts a thread; by default a daemon thread.
     """
 
@@ -123,9 +123,9 @@ class Webhook:
     _began: float | None = None
 
     def update(self, found: Mapping[str, tuple[Declared, Health]]) -> None:
-        """Take the present health of studies, by name, and return at once.
+        """Take the current health of studies, by name. This doesn't wait for posts.
 
-        One thread posts all that are due, longest-waiting study first.
+        One thread posts all due messages, longest-waiting study first.
         """
         with self._lock:
             self._known = {study: self._known.get(study) or _LastPost(due=self.clock()) for study in found}
@@ -145,13 +145,13 @@ class Webhook:
         self.begin(lambda: self._post_all(due))
 
     def _complain(self) -> None:
-        """Report, once, that a receiver which answers byte by byte holds up the posts; nothing else waits for it."""
+        """Report once if a receiver's slow response delays other posts. Only posts wait for a receiver."""
         if self._began is not None and self.clock() - self._began > HANGS_SECONDS:
             self._began = math.inf
             self.tell("the webhook has not completed its answer within a minute; posts wait until it does")
 
     def _post_all(self, due: Sequence[tuple[str, tuple[Declared, Health], Mapping[str, Any]]]) -> None:
-        """Post messages; the first failure leaves the others for the next call: the receiver may be unreachable."""
+        """Post messages up to the first failure, because the receiver may be down. The next call posts the rest."""
         try:
             for study, (declared, health), body in due:
                 with self._lock:
@@ -182,12 +182,12 @@ class Webhook:
 
 @dataclass(frozen=True)
 class Reports:
-    """The receivers of the reports about studies.
+    """Callbacks for reports about studies.
 
     Args:
-        on_change: gets each study's first health, and each that differs from the one before.
-        on_error: gets the reason, as a sentence, if no study can be read; once, until that changes.
-        webhook: gets the health of every study, and posts the changed ones.
+        on_change: called with each study's first health, and after each change.
+        on_error: called with a sentence if no study can be read; once, until the reason changes.
+        webhook: receives the health of all studies, and posts changes.
     """
 
     on_change: Callable[[str, Judgement], None]
@@ -199,11 +199,11 @@ def watch_studies(monitor: StudyMonitor, names: Sequence[str], clock: Clock, eve
     """Check studies at regular intervals until the clock says to stop.
 
     Args:
-        monitor: reads and checks them.
-        names: of the studies; empty for all.
-        clock: the time.
+        monitor: reads and checks the studies.
+        names: names of the studies; empty for all.
+        clock: source of the time, which also ends the checks.
         every: seconds between two checks.
-        reports: where changes and errors go.
+        reports: receives changes and errors.
     """
     known: dict[str, Key] = {}
     last_error = ""

@@ -1,6 +1,6 @@
-"""Metrics of rounds: from the newest version's lineage, and from the notes of rounds that published no version.
+"""Metrics of rounds, from the newest version's lineage and the recorded status of rounds without a version.
 
-One function writes them, both for the operator's listener and for node_exporter's file.
+The same function writes them for the operations port and for node_exporter's file.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class LineRounds:
     """Facts about a line's rounds, for metrics.
 
     Attributes:
-        newest: of the newest version; None if it cannot be read.
-        private: whether numbers of pings and clients are left out.
+        newest: outcome of the newest version; None if it can't be read.
+        private: whether the line is private; numbers of pings and clients are then left out.
     """
 
     study: str
@@ -43,13 +43,13 @@ class LineRounds:
 
 
 def line_rounds(landing: Landing, store: ModelStore, study: str, line: Line, newest: Outcome | None) -> LineRounds:
-    """Return the facts about a line whose newest version has been read."""
+    """Return a line's facts, given the outcome of its newest version."""
     last = last_attempt(landing, store.where, study, line.name)
     return LineRounds(study, line.name, newest, last, line.privacy is not None)
 
 
 def all_rounds(landing: Landing, store: ModelStore) -> list[LineRounds]:
-    """Return the facts about every line of a store; unreadable studies are left out."""
+    """Return the facts about all lines of a store; unreadable studies are left out."""
     rounds = []
     for name in store.studies.names():
         with suppress(FedpingError):
@@ -68,7 +68,7 @@ def _newest(store: ModelStore, study: str, line: str) -> Outcome | None:
 
 
 def build_family(part: str) -> Metric:
-    """Return the metric with the version of fedping that writes these metrics; ``part`` names the running part."""
+    """Return the metric with the version of fedping; ``part`` names the program that writes the metrics."""
     from prometheus_client.core import GaugeMetricFamily
 
     family = GaugeMetricFamily(
@@ -79,7 +79,7 @@ def build_family(part: str) -> Metric:
 
 
 def round_families(lines: Sequence[LineRounds]) -> Iterator[Metric]:
-    """Yield the metrics of lines: a fixed number of series a line, and one for each outcome and fate that occurred."""
+    """Yield the metrics of lines: a fixed number of series per line, and one for each outcome and fate so far."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     def gauge(name: str, text: str, *more: str) -> GaugeMetricFamily:
@@ -124,10 +124,10 @@ def _seconds(time: str) -> float:
 
 
 def write_textfile(landing: Landing, store: ModelStore, path: Path) -> None:
-    """Replace a file by the metrics of a store's rounds, at once and whole, readable for all.
+    """Atomically write the metrics of a store's rounds to a file that all users can read.
 
     Raises:
-        FedpingError: it cannot be written.
+        FedpingError: the file can't be written.
     """
     from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.registry import Collector

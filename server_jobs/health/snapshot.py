@@ -45,20 +45,20 @@ from fedping.server_jobs.privacy.card import guarantee_in_words
 from fedping.server_jobs.round_status import Failing, last_attempt
 
 LANDS_AFTER_MS = 60_000
-"""Longest delay, in ms, before a file of an earlier moment appears."""
+"""Maximum delay in milliseconds between the time in a landed file's name and its appearance in the folder."""
 
 ASK_EVERY, ASK_SHARE = 1.0, 20.0
-"""Minimum time between two readings of a line's folders: in seconds, and as a multiple of the time of a reading."""
+"""Minimum time between two reads of a line's folders: in seconds, and as a multiple of the duration of a read."""
 
 Judgement: TypeAlias = tuple[Declared, Health]
 """The declared state of a study, and its health."""
 
 
 class StudyMonitor:
-    """Checks the studies of a store. Facts that cannot change are read once. Safe for threads.
+    """Checks the studies of a store. Facts that can't change are read only once. Thread-safe.
 
     Args:
-        places: the locations of store, landing folder and journal, the only settings that are read.
+        places: settings with the locations of store, landing folder and journal; the other settings are ignored.
         clock: seconds since 1970.
     """
 
@@ -72,7 +72,7 @@ class StudyMonitor:
         self._beside: dict[tuple[str, str], _SeenBeside] = {}
 
     def ingest(self) -> Ingest:
-        """Return the present state of ingest."""
+        """Return the current state of ingest."""
         return ingest_snapshot(self._places)
 
     def studies(self) -> list[str]:
@@ -80,10 +80,10 @@ class StudyMonitor:
         return open_store(self._places.store).studies.names()
 
     def all(self, ingest: Ingest, names: Sequence[str] = ()) -> dict[str, Judgement]:
-        """Return the health of each of these studies, or of all; an unreadable study's is a problem.
+        """Return the health of these studies, or of all. An unreadable study has the verdict ``problem``.
 
         Raises:
-            StoreError: there is no store.
+            StoreError: the store doesn't exist.
         """
         judgements: dict[str, Judgement] = {}
         for name in names or self.studies():
@@ -94,22 +94,22 @@ class StudyMonitor:
         return judgements
 
     def private(self) -> frozenset[str]:
-        """Return the names of private studies, and of those that could never be read, which may be private.
+        """Return the names of private studies, and of studies never read successfully, which may be private.
 
         Raises:
-            StoreError: there is no store.
+            StoreError: the store doesn't exist.
         """
         with self._lock:
             return frozenset(name for name in self.studies() if self._is_private(name))
 
     def budgets(self) -> list[tuple[str, str, PrivateFacts]]:
-        """Return the private lines that have been checked: study, line, and the facts of its guarantee."""
+        """Return study, line and guarantee of each private line that has been checked."""
         with self._lock:
             kept = [(study, line, seen.private) for (study, line), seen in self._lines.items()]
         return [(study, line, private) for study, line, private in kept if private is not None]
 
     def rounds(self) -> list[LineRounds]:
-        """Return the rounds of the lines that have been checked."""
+        """Return facts about the rounds of all lines that have been checked."""
         with self._lock:
             return [
                 line_rounds(self._landing, self._store, study, seen.line, seen.newest)
@@ -127,7 +127,7 @@ class StudyMonitor:
         """Return the declared state of a study, and its health over all its lines.
 
         Raises:
-            StoreError: there is no such study, or it cannot be read.
+            StoreError: the study doesn't exist, or can't be read.
         """
         with self._lock:
             the_study = self._read(name)
@@ -135,18 +135,18 @@ class StudyMonitor:
         return facts[0].declared, merge_lines(facts[0].declared, [(one.line.name, check_line(one)) for one in facts])
 
     def line(self, study: str, line: str, ingest: Ingest) -> CheckInput:
-        """Return the facts that a line is checked on.
+        """Return a line's input for the checks.
 
         Raises:
-            StoreError: there is no such study, or it cannot be read.
-            InvalidSettings: it has no such line.
+            StoreError: the study doesn't exist, or can't be read.
+            InvalidSettings: the study doesn't have this line.
         """
         with self._lock:
             the_study = self._read(study)
             return self._facts(the_study, the_study.line(line), ingest)
 
     def _read(self, name: str) -> Study:
-        """Return a study, read again only if its file has changed: one that lists many weights is large."""
+        """Return a study. Its file is read only if changed, because a study with many weights is large."""
         seen = self._store.studies.stamp(name), self._store.studies.settings_entry(name)
         known = self._studies.get(name)
         if known is None or known[0] != seen:
@@ -187,14 +187,14 @@ class StudyMonitor:
 
 
 class _SeenBeside:
-    """Landed pings of the arms without a line during a line's last rounds, counted once for these rounds."""
+    """Cache for the number of pings of arms without a line that landed during a line's last rounds."""
 
     def __init__(self, landing: Landing, study: str) -> None:
         self._landed = LandedBeside(landing, study)
         self._last: tuple[tuple[int, int], int] | None = None
 
     def between(self, after_ms: int, until_ms: int, now_ms: int) -> int:
-        """Return the number of pings that landed after a moment and until another, in milliseconds since 1970."""
+        """Return the number of pings that landed after ``after_ms`` and up to ``until_ms``, both in Unix ms."""
         interval = after_ms, until_ms
         if self._last is None or self._last[0] != interval:
             pings = self._landed.between(*interval)
@@ -261,9 +261,9 @@ class _SeenLine:
         )
 
     def _store_trouble(self, store: ModelStore, keys: tuple[tuple[int, Stamp | None], ...]) -> str | None:
-        """Return the reason why the next version is not published; rarely read, because reading it lists folders.
+        """Return the reason why the next version isn't published. It is rarely updated: an update lists folders.
 
-        A held version and failing rounds are read along with it.
+        A held version and failing rounds are updated at the same time.
         """
         before = time.monotonic()
         if keys != self._asked_of or before >= self._ask_again:
@@ -289,8 +289,8 @@ class _SeenLine:
         return self.private
 
     def _held_now(self, store: ModelStore) -> tuple[HeldVersion | None, str | None]:
-        """Return the held version, if any, or why it cannot be read."""
-        if self._trouble is not None:  # the newest version, held or not, is the last
+        """Return the held version, if any, and the reason if it can't be read."""
+        if self._trouble is not None:  # the newest version is the last, held or not
             return None, None
         try:
             version = store.held.held_version(self._study, self._line.name)
@@ -321,7 +321,7 @@ class _SeenLine:
 
 
 def ingest_snapshot(places: IngestSettings) -> Ingest:
-    """Return the present state of ingest, from its lock, journal and counters."""
+    """Return the current state of ingest, from its lock, journal and counters."""
     journal = str(places.journal)
     try:
         if not places.journal.is_dir():
@@ -358,7 +358,7 @@ def ingest_snapshot(places: IngestSettings) -> Ingest:
 
 
 def _state(lock: Path) -> Literal["running", "stopped", "unknown"]:
-    """Return whether a process holds the lock. A shared lock is held for an instant; a starting ingest waits longer."""
+    """Return whether an ingest runs, by its lock. The check holds the lock briefly; a starting ingest waits longer."""
     try:
         file = os.open(lock, os.O_RDONLY)
     except FileNotFoundError:
@@ -384,7 +384,7 @@ class _Listed:
 
 
 class LandedPings:
-    """Counts the landed pings of one version of a line at a time, the newest. Each footer is read once."""
+    """Counts the landed pings of a line's newest version. Each file's footer is read once."""
 
     def __init__(self, landing: Landing, study: str, line: str) -> None:
         self._landing, self._study, self._line = landing, study, line
@@ -392,7 +392,7 @@ class LandedPings:
         self._last: _Listed | None = None
 
     def of(self, version: int, now_ns: int) -> Landed:
-        """Return the landed pings of a version, from memory if its folder has not changed."""
+        """Return the landed pings of a version; cached while its folder is unchanged."""
         seen = self._landing.changed(self._study, self._line, version, now_ns)
         last = self._last
         if last is not None and seen is not None and (last.version, last.seen) == (version, seen):
@@ -415,14 +415,14 @@ class LandedPings:
 
 
 class LandedBeside:
-    """Counts the landed pings of the arms of a study that follow no line."""
+    """Counts the landed pings of a study's arms without a line."""
 
     def __init__(self, landing: Landing, study: str) -> None:
         self._landing, self._study = landing, study
         self._rows: dict[Place, int] = {}
 
     def between(self, after_ms: int, until_ms: int) -> int:
-        """Return the number of pings that landed after a moment and until another, in milliseconds since 1970."""
+        """Return the number of pings that landed after ``after_ms`` and up to ``until_ms``, both in Unix ms."""
         there = [
             file
             for file in chain.from_iterable(self._landing.files_by_iteration(self._study, None).values())
@@ -435,7 +435,7 @@ class LandedBeside:
 
 
 def _rows(landing: Landing, file: Place) -> int | None:
-    """Return the number of pings in a file; None if it is not a whole Parquet file."""
+    """Return the number of pings in a file; None if it isn't a complete Parquet file."""
     try:
         return int(landing.open(file).footer.num_rows)
     except (FedpingError, OSError):

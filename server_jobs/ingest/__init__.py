@@ -11,6 +11,6 @@
 | counts for the operator | `counters`, `latencies`, `operations` |
 | processes | `supervisor`, `worker`, and `fedping.server_jobs.processes` |
 
-Workers answer requests and write the journal; one compactor process empties it. Processes share only files, so any of
-them may die at any moment.
+Workers answer requests and write the journal; one compactor process empties it. Processes share only files, so any
+process may die at any moment.
 """

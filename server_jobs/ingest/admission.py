@@ -1,7 +1,7 @@
-"""Admission of pings: the rules of each study, and a catalogue of the studies that follows the store.
+"""Admission of pings: each study's rules, and a catalogue of studies that is updated from the store.
 
-Rules are made once per study. The catalogue and the lines' newest versions are refreshed without a request to the store
-for each ping.
+Rules are built once per study. The catalogue and the lines' newest versions are updated without a request to the
+store for each ping.
 """
 
 from __future__ import annotations
@@ -50,20 +50,21 @@ from fedping.server_jobs.ingest.decoding import Bounds, Decoding, decoding_of
 from fedping.server_jobs.ingest.settings import LOOK_COST, LOOKED_INTO
 
 LookFrom: TypeAlias = Callable[[int], int]
-"""Function that returns the newest version of a line, given one that exists."""
+"""Function that returns the newest version of a line, given an existing version."""
 
 LOOK_PAUSE = 0.01
-"""Minimum seconds between two reads of a store for unknown versions, by each worker and for each line; it bounds the
-cost of a flood of pings that name such versions."""
+"""Minimum seconds between two reads of a store for unknown versions, per worker and line. It bounds the cost of a
+flood of pings that name unknown versions."""
 
 AFAR_PAUSE = 0.1
-"""The same for a store in a bucket."""
+"""Value of :data:`LOOK_PAUSE` for a store in a bucket."""
 
 ANSWERS_WITHIN = 1.0
-"""Seconds that a request for the newest version waits for a bucket, before it gets the version known so far."""
+"""Maximum seconds that a request for the newest version waits for a bucket. After that, it gets the last known
+version."""
 
 SETTLES_WITHIN = 5.0
-"""Seconds that a request with an unknown version or study waits for a bucket."""
+"""Maximum seconds that a request with an unknown version or study waits for a bucket."""
 
 
 class LineHead:
@@ -71,12 +72,13 @@ class LineHead:
 
     Args:
         known: number of the newest version.
-        look_from: returns the newest version, given one that exists.
-        see_store: raises StoreError or OSError if the store is away; an absent store looks like an absent version.
-        look_at_stage: returns the staged version, given the newest one.
-        rest: seconds for which :meth:`latest` and :meth:`staged` return the last result again; 0 for a store in a
-            folder. A bucket is read in a thread, one read at a time, so that requests don't wait for a bucket that is
-            away. Unknown versions in pings are read in any case.
+        look_from: returns the newest version, given an existing version.
+        see_store: raises StoreError or OSError if the store is unreachable; otherwise a missing store would look like a
+            missing version.
+        look_at_stage: returns the staged version, given the newest version.
+        rest: seconds for which :meth:`latest` and :meth:`staged` reuse the last result; 0 for a store in a folder. A
+            bucket is read in a thread, one read at a time, so that requests don't wait for an unreachable bucket.
+            Unknown versions in pings always cause a read.
     """
 
     def __init__(
@@ -102,7 +104,7 @@ class LineHead:
     def latest(self) -> int:
         """Return the number of the newest published version.
 
-        It falls if an older copy of the store was restored, and stays while the store is away.
+        It decreases if an older copy of the store was restored, and doesn't change while the store is unreachable.
         """
         if self._rest:
             look = self._look_of(lambda last: last.age < self._rest)
@@ -120,7 +122,7 @@ class LineHead:
         return self.known
 
     def staged(self) -> Staged | None:
-        """Return the staged version that follows the newest one of :meth:`latest`; None without one."""
+        """Return the staged version after the newest version of :meth:`latest`; None without a staged version."""
         return self._staged if self._rest else self._see_stage()
 
     def _see_stage(self) -> Staged | None:
@@ -130,7 +132,7 @@ class LineHead:
         return self._staged
 
     def _look_of(self, will_do: Callable[[_Look], bool], wanted: int | None = None) -> _Look:
-        """Return the current read; else the last one if it ``will_do``, or a new one."""
+        """Return the read in progress, the last read if it ``will_do``, or a new read."""
         with self._beside_lock:
             last = self._beside
             if last is None or (last.ended.is_set() and not will_do(last)):
@@ -155,7 +157,7 @@ class LineHead:
             look.ended.set()
 
     def knows(self, version: int) -> bool:
-        """Return whether a version is known to be published, or staged for some clients."""
+        """Return whether a version is known to be published or staged."""
         return version <= self.known or version == self._handed_out
 
     def _is_there(self) -> bool:
@@ -166,13 +168,13 @@ class LineHead:
         return True
 
     def has(self, version: int, since_ms: int) -> bool:
-        """Return whether a version that a client named at ``since_ms`` (milliseconds since 1970) existed then.
+        """Return whether a version that a client named at ``since_ms`` (milliseconds since 1970) existed at that time.
 
-        A version is in the store before a client can fetch it. So a read that began after ``since_ms`` decides, also
-        for all versions that were named in the meantime: those of a batch, and those of waiting requests.
+        A version is in the store before a client can fetch it. So one read that begins after ``since_ms`` decides,
+        also for all other versions named before it: in the same batch, and in waiting requests.
 
         Raises:
-            StoreError, OSError: the store cannot be read.
+            StoreError, OSError: the store can't be read.
         """
         if self._rest:
             self._look_afar(version, since_ms)
@@ -187,7 +189,7 @@ class LineHead:
         return self.knows(version)
 
     def _look_afar(self, version: int, since_ms: int) -> None:
-        """Wait for a read that began after ``since_ms``, unless the version is known; raises as :meth:`has`."""
+        """Wait for a read that began after ``since_ms``, unless the version is known; raise like :meth:`has`."""
         while not self.knows(version) and self._looked <= since_ms:
             look = self._look_of(lambda last: last.wanted is not None and last.began_ms > since_ms, version)
             if not look.ended.wait(max(0.0, SETTLES_WITHIN - look.age)):
@@ -199,9 +201,9 @@ class LineHead:
 
 
 class _Look:
-    """A read of a store in a thread: its start, its end, and its error.
+    """A read of a store in a thread, with its start, end and error.
 
-    ``wanted`` is an unknown version, for which an absent store is an error.
+    ``wanted`` is an unknown version; a missing store is then an error.
     """
 
     def __init__(self, wanted: int | None) -> None:
@@ -212,19 +214,19 @@ class _Look:
 
     @property
     def age(self) -> float:
-        """Seconds since its start."""
+        """Seconds since the read started."""
         return time.monotonic() - self._began
 
 
 @dataclass(frozen=True)
 class PingRule:
-    """An arm's settings, and the rule for all of its pings: their version must be published.
+    """Settings of an arm, and the rule for all its pings: their version must be published.
 
     Attributes:
-        document: type of its pings.
+        document: type of the arm's pings.
         study: name of the study.
         arm: name of the arm.
-        line: name of its line; None without one.
+        line: name of the arm's line; None without a line.
         head: newest version of the line.
     """
 
@@ -239,14 +241,14 @@ class PingRule:
         raise NotImplementedError
 
     def check_id(self, document_id: UUID, payload: Any) -> None:
-        """Raise :class:`Rejection` if a ping's document id has to follow from its payload and does not."""
+        """Raise :class:`Rejection` if a ping's document id must follow from its payload and doesn't."""
 
     def kept(self, payload: Any) -> Any:
         """Return an admitted payload as it is stored."""
         return payload
 
     def _check_version(self, version: int, received_ms: int) -> None:
-        """Reject unpublished versions, because they would count in a later round."""
+        """Reject pings of unpublished versions, because they would count in a later round."""
         if self.head is None:
             if version != NO_VERSION:
                 raise Rejection(
@@ -273,8 +275,8 @@ class OutcomeRule(PingRule):
     def check(self, payload: OutcomePayload, received_ms: int) -> None:
         """Raise :class:`Rejection` if the arm may not send this payload.
 
-        The client says how old the outcome is, by one clock of its own. The server's clock can't decide: a ping may
-        wait on a device for days, and then still is of an outcome in time.
+        The client reports the age of the outcome, by its own clock. The server's clock can't decide, because a ping
+        about a timely outcome may wait on a device for days.
         """
         if self.head is None or not self.head.knows(payload.model_version):
             self._check_version(payload.model_version, received_ms)
@@ -296,7 +298,7 @@ class OutcomeRule(PingRule):
             )
 
     def check_id(self, document_id: UUID, payload: OutcomePayload) -> None:
-        """Raise :class:`Rejection` if a linked outcome has another document id than every repetition of it."""
+        """Raise :class:`Rejection` unless a linked outcome has the document id that all its repetitions share."""
         if not isinstance(payload.choice, UnsetType) and document_id != linked_id(payload.choice, column_of(payload)):
             raise Rejection(
                 "document_id",
@@ -311,11 +313,12 @@ class ArmRule(PingRule):
 
     Attributes:
         m: number of weights of an update; None if the arm sends no updates.
-        leaves_out: whether an update of an arm without updates is dropped, instead of rejected.
-        links: server's ends of the line's links; None if updates are dense.
+        leaves_out: whether updates of an arm without updates are dropped instead of rejected.
+        links: server's ends of the line's upload links; None if updates are dense.
         lengths: minimum and maximum bytes of an encoded update.
         has_zero: whether an encoded update of zeros decodes to zeros.
-        optional_from: first version for which clients may train without sending an update; None if there is none.
+        optional_from: first version for which clients may train without sending an update; None if no version allows
+            this.
         limits: limits of the study.
         update_limits: limits of the line's updates.
     """
@@ -378,7 +381,7 @@ class ArmRule(PingRule):
         return payload
 
     def _check_payload(self, payload: UpdatePayload, update: EncodedUpdate) -> None:
-        """Reject an encoded update that the round could not read; its values are not decoded."""
+        """Reject an encoded update that a round couldn't read. Its values aren't decoded."""
         assert self.m is not None
         if self.links is None or update.encoding != self.links.encoding:
             raise self._other_encoding(f"encoded as '{update.encoding}'")
@@ -399,7 +402,7 @@ class ArmRule(PingRule):
                 raise Rejection("update_not_zero", f"{self.document.nothing}, so the loss has to be zero")
 
     def _is_zero(self, payload: bytes) -> bool:
-        """Return whether a payload is an update of zeros; it is decoded, as only pings without examples need this."""
+        """Return whether a payload, which is decoded, is an update of zeros. Only pings without examples need this."""
         import pyarrow as pa
 
         assert self.links is not None
@@ -422,7 +425,7 @@ class ArmRule(PingRule):
 
 
 def is_published(head: LineHead, version: int, received_ms: int) -> bool:
-    """Return whether a version exists (:meth:`LineHead.has`); raises :class:`Rejection` if the store is away."""
+    """Return whether a version exists (:meth:`LineHead.has`); raise :class:`Rejection` if the store is unreachable."""
     try:
         return head.has(version, received_ms)
     except (FedpingError, OSError) as error:
@@ -433,9 +436,9 @@ def is_published(head: LineHead, version: int, received_ms: int) -> bool:
 
 @dataclass(frozen=True)
 class StudyRules:
-    """The rules of a study's pings of one type: decoders, its arms by name, and its lines' newest versions.
+    """A study's rules for pings of one type: decoders, arms by name, and the lines' newest versions.
 
-    ``outcomes`` are those of its later outcomes, None without any.
+    ``outcomes`` has the rules for later outcomes; None without any.
     """
 
     study: Study
@@ -455,7 +458,7 @@ class StudyRules:
         return rules
 
     def most_lines(self, most: int) -> int:
-        """Return the maximum number of lines of a batch, at most ``most``: reading encoded updates takes long."""
+        """Return the maximum number of lines of a batch, at most ``most``; encoded updates take long to read."""
         weights = self.bounds.look // LOOK_COST
         return min(most, LOOKED_INTO // weights) if weights else most
 
@@ -475,16 +478,16 @@ class StudyRules:
 
     @property
     def _path(self) -> str:
-        """The path of a document of the study."""
+        """The path for pings of the study."""
         return f"/submit/{self.study.name}/{self.document.name}/{self.document.version}/<document id>"
 
     def is_settled(self, payload: Payload) -> bool:
-        """Return whether :meth:`admit` decides without a read of the store, which may take long."""
+        """Return whether :meth:`admit` decides without a read of the store, which may be slow."""
         rule = self.arms.get(payload.study_variation)
         return rule is None or rule.head is None or rule.head.knows(payload.model_version)
 
     def admit(self, ping: Ping, received_ms: int) -> PingRule:
-        """Return the rule of a ping's arm; raises :class:`Rejection` if it may not be sent.
+        """Return the rule of a ping's arm; raise :class:`Rejection` if the ping isn't allowed.
 
         Args:
             ping: the received ping.
@@ -516,10 +519,10 @@ class StudyRules:
 
 
 class TicketKeys:
-    """The keys that verify tickets, refreshed from their file.
+    """Keys that verify tickets, updated from their file.
 
     Raises:
-        FedpingError: the file cannot be read, or is not a file of keys.
+        FedpingError: the file can't be read, or isn't a file of keys.
     """
 
     def __init__(self, path: Path) -> None:
@@ -528,7 +531,7 @@ class TicketKeys:
         self._keys = {key.name: key for key in read_keys(path)}
 
     def refresh(self) -> None:
-        """Read the file again if it has changed; raises :class:`FedpingError` and keeps the known keys on failure."""
+        """Read the file again if it has changed. On failure, raise :class:`FedpingError` and keep the known keys."""
         if (seen := file_stamp(self._path)) != self._seen:
             self._keys = {key.name: key for key in read_keys(self._path)}
             self._seen = seen
@@ -546,11 +549,11 @@ class TicketKeys:
 
 
 def study_rules(study: Study, heads: dict[str, LineHead], keys: TicketKeys | None = None) -> StudyRules:
-    """Return the rules of a study with the heads of its lines; ``keys`` verify tickets, None without any.
+    """Return a study's rules, given the heads of its lines, and the keys that verify tickets, if any.
 
     Raises:
-        InvalidSettings: the server's end of an upload link is not installed, or the study requires tickets and there
-            are no keys.
+        InvalidSettings: the server's end of an upload link isn't installed, or the study requires tickets and no keys
+            are given.
     """
     if study.tickets != "required":
         keys = None
@@ -608,8 +611,8 @@ def _outcome_rules(
 def _has_zero(upload: Upload) -> bool:
     """Return whether an encoded update of zeros decodes to zeros.
 
-    It does not where a link encodes zero as a positive number. It is unknown for links of users; a private vector is
-    more than an update, and shares are sealed.
+    It doesn't if a link encodes zero as a positive number. The result is also False for links of users, whose
+    behaviour is unknown, for private vectors, which contain more than an update, and for sealed shares.
     """
     unread = OwnLink | PrivateVector | SharedVector
     return not any(isinstance(link, unread) or getattr(link, "zero", "") == "up" for link in upload)
@@ -619,38 +622,38 @@ MISS_PAUSE = 0.1
 """Minimum seconds between two reads of the store for an unknown study."""
 
 LOOK_REST = 1.0
-"""Seconds for which a newest version from a bucket is reused, because a request takes as long as a hundred pings and
+"""Seconds for which the newest version read from a bucket is reused. A request takes as long as a hundred pings and
 costs money."""
 
 AFAR_EVERY, NEAR_EVERY = 5.0, 1.0
-"""Seconds between two refreshes from a store in a bucket, where each request costs money, and from one in a folder."""
+"""Seconds between two updates from a store: in a bucket, where each request costs money, and in a folder."""
 
 TELEMETRY = "telemetry"
 """Namespace of Firefox' own pings, whose paths name no study."""
 
 
 def telemetry_of(document: str) -> str:
-    """Return the name in a catalogue of the study that accepts a document type as telemetry."""
+    """Return a catalogue's name for the study that accepts a document type as telemetry."""
     return f"{TELEMETRY}/{document}"  # not a valid name of a study
 
 
 def _about(error: FedpingError, what: str) -> str:
-    """Return the sentence of an error; that of invalid settings begins with ``what``."""
+    """Return the sentence of an error, with ``what`` in front if settings are invalid."""
     return f"{what}: {error}" if isinstance(error, InvalidSettings) else str(error)
 
 
 class Catalogue:
-    """The rules of every study of a store, its declared state, and the helpers' offers for its two-server lines.
+    """All studies of a store: their rules, their declared states, and the helpers' offers for two-server lines.
 
     A study is read when it is new and when its settings have changed; state and offers are read at every refresh. A
-    known study stays known, so that no ping is lost while the store is away. A study that can't be served, because it
-    needs what is not installed, is damaged, or was written by a later version, does not affect the others: only its own
-    pings have to be retried.
+    known study stays known, so that no ping is lost while the store is unreachable. A study can't be served if it is
+    damaged, needs an extension that isn't installed, or was written by a later version. Then only its own pings have
+    to be retried; other studies aren't affected.
 
     Args:
         store: the store of the studies.
         patient: whether to start without a readable store.
-        ticket_keys: file of the keys of tickets; None without one.
+        ticket_keys: file with the keys of tickets; None without tickets.
 
     Attributes:
         trouble: a sentence about an error of the store or of a study; None without one.
@@ -658,7 +661,7 @@ class Catalogue:
 
     Raises:
         StoreError: the store can't be read; with ``patient``, :attr:`trouble` reports it instead.
-        FedpingError: there are studies and none can be served; with ``patient`` likewise.
+        FedpingError: there are studies, but none can be served; with ``patient``, :attr:`trouble` reports this too.
     """
 
     def __init__(self, store: ModelStore, *, patient: bool = False, ticket_keys: Path | None = None) -> None:
@@ -683,7 +686,7 @@ class Catalogue:
             raise FedpingError(next(iter(self.unusable.values())))
 
     def rules(self, study: str) -> StudyRules:
-        """Return the rules of a known study, without a read of the store; raises :class:`Rejection` otherwise."""
+        """Return the rules of a study without reading the store; raise :class:`Rejection` if the study is unknown."""
         found = self._known(study)
         if found is not None:
             return found
@@ -698,7 +701,7 @@ class Catalogue:
         raise Rejection("unknown_study", f"unknown study '{printable(study)}'; {self._there()}")
 
     def _there(self) -> str:
-        """Return the remedy for a path that names no study. It contains no study's name, because anyone may ask."""
+        """Return the remedy for a path without a known study. It names no studies, because anyone may send requests."""
         if not self.names():
             return "this server has no study yet: its operator creates one with 'fedping study create FILE'"
         return "put the name of one of this server's studies into the path; its operator knows them"
@@ -707,7 +710,7 @@ class Catalogue:
         return self._rules.get(study) or self._telemetry.get(study)
 
     def taking(self, study: str) -> StudyRules:
-        """Return the rules of a study that accepts pings; raises :class:`Rejection` if it is unknown or has ended."""
+        """Return the rules of a study that accepts pings; raise :class:`Rejection` if it is unknown or has ended."""
         rules = self.rules(study)
         if self.declared(rules.study.name).state == "ended":
             raise Rejection(
@@ -724,12 +727,12 @@ class Catalogue:
         return self._offers.get(study, {})
 
     def found(self, study: str) -> StudyRules:
-        """Return the rules of a study, refreshed if it is unknown; raises :class:`Rejection` if it doesn't exist."""
+        """Return a study's rules, after a refresh if it is unknown; raise :class:`Rejection` if it doesn't exist."""
         self.look_for(study)
         return self.rules(study)
 
     def look_for(self, study: str) -> None:
-        """Refresh if a study is unknown, unless that happened a moment ago."""
+        """Refresh if a study is unknown, unless the last refresh was a moment ago."""
         pause = MISS_PAUSE if self._store.is_near else LOOK_REST
         if not self.knows(study) and time.monotonic() - self._refreshed > pause:
             self.keep_up().wait(max(0.0, self._begun + SETTLES_WITHIN - time.monotonic()))
@@ -743,7 +746,7 @@ class Catalogue:
         return self._known(study) is not None
 
     def name_of(self, study: str) -> str:
-        """Return a study's name in the store, "" for an unknown study."""
+        """Return a study's name in the store; "" for an unknown study."""
         known = self._known(study)
         return known.study.name if known else ""
 
@@ -753,10 +756,10 @@ class Catalogue:
         return NEAR_EVERY if self._store.is_near else AFAR_EVERY
 
     def keep_up(self) -> threading.Event:
-        """Call :meth:`refresh` unless one is running; for a bucket, in a thread.
+        """Call :meth:`refresh` unless a refresh is running. For a bucket, this runs in a thread.
 
         Returns:
-            the event that the refresh has ended.
+            an event that is set when the refresh ends.
         """
         with self._beginning:
             if self._ended.is_set():
@@ -775,7 +778,7 @@ class Catalogue:
             self._ended.set()
 
     def refresh(self) -> None:
-        """Refresh studies and heads; if the store can't be read, keep the known ones and set :attr:`trouble`."""
+        """Refresh studies and heads. If the store can't be read, keep the known state and set :attr:`trouble`."""
         try:
             self._read()
             if self._keys is not None:
@@ -805,7 +808,7 @@ class Catalogue:
         self.trouble = "; and ".join([*self.unusable.values(), *unclear]) or None
 
     def _read_changed(self) -> list[str]:
-        """Reload the studies with changed settings; return a sentence for each study that keeps its old ones."""
+        """Reload studies with changed settings; return a sentence for each study whose reload failed."""
         unclear = []
         for name, rules in self._rules.items():
             try:
@@ -817,7 +820,7 @@ class Catalogue:
         return unclear
 
     def _read_declared(self) -> list[str]:
-        """Read state and offers of each study; return a sentence for each study that stays as it was."""
+        """Read each study's state and offers; return a sentence for each study that can't be read."""
         unclear = []
         declared, offers = dict(self._declared), dict(self._offers)
         for name, rules in self._rules.items():
@@ -841,7 +844,7 @@ class Catalogue:
         return rules, unusable
 
     def _load(self, name: str, heads: Mapping[str, LineHead] | None = None) -> StudyRules:
-        """Return the rules of a study, with the known ``heads`` of its lines; a change of settings adds no line."""
+        """Return the rules of a study. Known ``heads`` of its lines are reused; changed settings never add lines."""
         entry, study = self._store.studies.settings(name)
         known = dict(heads or {})
         for line in study.lines:

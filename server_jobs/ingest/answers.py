@@ -1,7 +1,7 @@
-"""Answers to requests, and rejections: status, reason for the counters, and sentence for the sender.
+"""Responses and rejections, with HTTP status, reason for the counters, and sentence for the sender.
 
-The sentence may quote what was sent, because only the sender reads it. The operator reads ``detail``, which never does:
-a ping's content, ids and addresses stay out of every log.
+The sentence may quote the request, because only its sender reads the sentence. The operator reads ``detail``, which
+never quotes requests: a ping's content, ids and addresses stay out of all logs.
 """
 
 from __future__ import annotations
@@ -72,21 +72,21 @@ REASONS = {
     "not_stored": 500,
     "internal": 500,
 }
-"""Every reason of a rejected request or line of a batch, with its HTTP status.
+"""All rejection reasons of requests and of lines in batches, with their HTTP status.
 
-:data:`PAGE` counts all rejections of pages, models and heartbeats, which are not pings.
+The reason :data:`PAGE` counts all rejected requests for pages, models and heartbeats, which aren't pings.
 """
 
 PAGE = "page"
 
 
 class Rejection(Exception):
-    """A rejected request or line.
+    """A rejected request, or line of a batch.
 
     Args:
         reason: a key of :data:`REASONS`.
         sentence: the problem, its place and the remedy, for the sender.
-        detail: the place in the ping, in words of its definition only, for the operator.
+        detail: the place in the ping, for the operator; contains only words from the ping's definition.
         retry_after: seconds until a retry; None for the usual time.
     """
 
@@ -99,9 +99,10 @@ class Rejection(Exception):
         self.retry_after = retry_after
 
     def stripped(self) -> Rejection:
-        """Return this rejection without traceback and causes, so that it can be kept.
+        """Return this rejection without traceback and causes, so that storing it doesn't hold the body in memory.
 
-        A traceback holds frames, and these hold the body; a list of rejections in a frame would keep itself alive.
+        A traceback refers to frames, which refer to the body. A list of rejections in such a frame would be a
+        reference cycle.
         """
         self.__traceback__ = self.__cause__ = self.__context__ = None
         return self
@@ -136,7 +137,7 @@ _COLUMN = re.compile(r"(?:^|\$\.payload\.)`?([a-z][a-z0-9_]*)`")
 
 
 def outcome_rejection(error: Exception, columns: frozenset[str]) -> Rejection | None:
-    """Return the rejection of a ping for one of its declared columns; None if the error is about something else.
+    """Return the rejection for an error in a declared column; None for errors about other parts of a ping.
 
     Args:
         error: the exception of a decoder.
@@ -165,13 +166,13 @@ def outcome_rejection(error: Exception, columns: frozenset[str]) -> Rejection | 
 
 
 def printable(text: str, longest: int = 300) -> str:
-    """Return text that is safe in any answer: shortened, with invisible and lone-surrogate characters escaped."""
+    """Return text for use in any response: shortened, with invisible and lone-surrogate characters escaped."""
     return text[:longest].encode("unicode_escape").decode("ascii")
 
 
 ALLOW_SUBMIT = "POST, PUT, OPTIONS"
 RETRY_AFTER = 5
-"""Seconds until the retry of a request to a busy server."""
+"""Seconds after which a client should retry a request to a busy server."""
 
 CORS = ("Access-Control-Allow-Origin", "*")
 _JSON = ("Content-Type", "application/json")
@@ -188,20 +189,20 @@ class HttpResponse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One response; its headers include CORS, since any page may submit and fetch models."""
+    """A response whose headers include CORS, because any web page may submit pings and fetch models."""
 
     status: int
     body: bytes
     headers: tuple[tuple[str, str], ...] = ()
 
     def response(self) -> HttpResponse:
-        """Return the whole response."""
+        """Return the response with all its headers."""
         return HttpResponse(
             self.status, [_JSON, CORS, ("Content-Length", str(len(self.body))), *self.headers], self.body
         )
 
     def send(self, start_response: StartResponse) -> Iterable[bytes]:
-        """Start the response by WSGI, and return its body."""
+        """Start the response as in WSGI, and return its body."""
         start_response(_LINES[self.status], self.response().headers)
         return [self.body]
 
@@ -226,11 +227,11 @@ _HEADERS: dict[int, tuple[tuple[str, str], ...]] = {
     503: (("Retry-After", str(RETRY_AFTER)),),
 }
 EXPOSED = ("Access-Control-Expose-Headers", "Retry-After")
-"""Without this header a page of another site can't read the time of the retry, and retries too early."""
+"""Header that lets pages of other sites read ``Retry-After``; otherwise they would retry too early."""
 
 
 def refusal(rejection: Rejection) -> Answer:
-    """Return the answer to a rejected request."""
+    """Return the response to a rejected request."""
     headers = _HEADERS.get(rejection.status, ())
     if rejection.retry_after is not None:
         headers = (("Retry-After", str(rejection.retry_after)),)
@@ -240,9 +241,9 @@ def refusal(rejection: Rejection) -> Answer:
 
 
 def batch_answer(accepted: int, rejected: list[tuple[int, str]]) -> Answer:
-    """Return the answer to a batch: 200 if a ping was accepted or the batch is empty, else 400.
+    """Return the response to a batch: 200 if a ping was accepted or the batch is empty, else 400.
 
-    ``rejected`` has the number of each rejected line and its sentence or reason.
+    ``rejected`` has each rejected line's number, and its sentence or reason.
     """
     status = 400 if rejected and not accepted else 200
     lines = b",".join(b'{"line":%d,"reason":%b}' % (number, msgspec.json.encode(reason)) for number, reason in rejected)

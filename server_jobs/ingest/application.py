@@ -1,7 +1,7 @@
-"""The applications of a worker: RSGI for submitted pings, and Flask for all other pages.
+"""A worker's applications: RSGI for submitted pings, and Flask for all other pages.
 
-The server speaks RSGI, its own protocol, in which a body can be awaited and cancelled. One event loop receives, decodes
-and commits small pings. Threads do what may take long: batches, packed pings and pages.
+RSGI is the protocol of the HTTP server (granian); a body can be awaited and cancelled. One event loop receives,
+decodes and commits small pings. Threads handle slow requests: batches, compressed pings and pages.
 """
 
 from __future__ import annotations
@@ -54,17 +54,18 @@ if TYPE_CHECKING:
 
 
 REST = 9.0
-"""A heartbeat is reused for this multiple of its duration, so that it takes at most a tenth of the time."""
+"""Multiple of a heartbeat's duration for which its result is reused, so that heartbeats take at most a tenth of the
+time."""
 
 
 class Edge(Flask):
     """A Flask application that answers ``/submit/`` itself and leaves everything else to ordinary views.
 
-    The operator's pages are on another port (:mod:`fedping.server_jobs.ingest.operations`): every client could request
-    them here, and behind a proxy no address or header distinguishes the operator.
+    The operator's pages are on another port (:mod:`fedping.server_jobs.ingest.operations`). Here, every client could
+    request them, and behind a proxy no address or header distinguishes the operator from clients.
 
-    Flask's dispatch costs thirty times what a ping costs, so pings bypass it. In a worker :class:`Front` is in front of
-    this application and waits without threads; here, as in any WSGI application, the calling thread waits.
+    Flask's dispatch costs thirty times as much as a ping, so pings bypass it. In a worker, :class:`Front` handles
+    requests first, and waits without threads. In this WSGI application, the calling thread waits.
     """
 
     def __init__(self, services: Services) -> None:
@@ -117,7 +118,7 @@ class Edge(Flask):
 
 
 def tell_errors(app: Flask) -> None:
-    """Make an application answer every error with one sentence in JSON."""
+    """Make an application respond to every error with one sentence in JSON."""
     app.register_error_handler(Rejection, _refused)
     app.register_error_handler(HTTPException, _http_error)
     app.register_error_handler(Exception, _defect)
@@ -164,14 +165,14 @@ _T = TypeVar("_T")
 
 MODELS = "/models/"
 FAILED = (500, 507)
-"""Statuses of failures of ours; 503 is not one of them, because it asks a client to retry."""
+"""HTTP statuses of server errors. 503 isn't included, because it asks a client to retry."""
 
 QUEUED_A_THREAD = 16
-"""Maximum waiting requests per thread; further requests are rejected as busy."""
+"""Maximum number of waiting requests per thread; further requests are rejected as ``busy``."""
 
 
 class Front:
-    """An RSGI application: it runs the steps of `Submit`, and leaves other pages to the Flask application."""
+    """RSGI application that runs the steps of `Submit`, and passes other requests to the Flask application."""
 
     def __init__(self, application: Edge) -> None:
         services: Services = application.services
@@ -217,7 +218,7 @@ class Front:
             )
 
     def _count(self, path: str, status: int) -> None:
-        """Count an answer to a client, and whether it is a failure of ours."""
+        """Count a response to a client, and server errors among these responses."""
         if path.startswith((PREFIX, MODELS)):
             self.application.services.counters.add("answered", 1)
             if status in FAILED:
@@ -260,7 +261,7 @@ class Front:
         return body
 
     async def _page(self, environ: Environ, protocol: HTTPProtocol, watch: Stopwatch) -> HttpResponse:
-        """Return Flask's answer; only a small body is passed on, because no page reads a larger one."""
+        """Return Flask's response. Only small bodies are passed on, because no page reads a larger one."""
         if length := length_within(environ, SMALL):
             environ["wsgi.input"] = io.BytesIO(await self._received(protocol, watch, length))
         else:
@@ -270,7 +271,7 @@ class Front:
 
 
 class Threads:
-    """A number of threads, and a bound on the requests that wait for them."""
+    """A thread pool with a maximum number of waiting requests."""
 
     def __init__(self, number: int, name: str) -> None:
         self._threads = ThreadPoolExecutor(number, name)
@@ -278,7 +279,7 @@ class Threads:
         self._now = 0
 
     async def run(self, work: Callable[[], _T]) -> _T:
-        """Return the result of ``work``; raises :class:`Rejection` if too many requests wait."""
+        """Return the result of ``work``; raise :class:`Rejection` if too many requests are waiting."""
         if self._now >= self._most:
             raise busy()
         self._now += 1
@@ -291,7 +292,7 @@ class Threads:
 def environ_of(scope: Scope) -> Environ:
     """Return a request's head as a WSGI environment, without its body.
 
-    It has only the headers that are read; nothing here depends on the host that a request names.
+    It contains only the headers that are used. The host named in a request is ignored.
     """
     host, _, port = scope.server.rpartition(":")
     environ: Environ = {
@@ -321,6 +322,6 @@ _KEYS = {**READ, "x-forwarded-for": "HTTP_X_FORWARDED_FOR"}
 
 
 def page(application: Edge, environ: Environ) -> HttpResponse:
-    """Return the answer of the Flask application."""
+    """Return the Flask application's response."""
     body, status, headers = run_wsgi_app(application.wsgi_app, environ, buffered=True)
     return HttpResponse(int(status[:3]), list(headers), b"".join(body))

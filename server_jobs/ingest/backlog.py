@@ -1,9 +1,9 @@
-"""Accepted pings that have not landed: the contents of the journal, a balance of both, and flushing.
+"""Accepted pings that haven't landed: contents of the journal, balance of accepted and landed pings, and flushing.
 
-Ingest never loses a segment, but a person or a clean-up script may remove one. Each process counts its work, so that
-missing pings show as a difference. The balance errs on one side only: pings that are written during the check, or are
-counted twice because the compactor was killed at the wrong moment, may hide missing ones; it never reports a loss that
-did not happen.
+Ingest never loses a segment, but an operator or a clean-up script may remove one. Each process counts its pings, so
+missing pings show as a difference. The balance never reports a loss that didn't happen. But it may overlook missing
+pings: because pings are written during the check, or are counted twice after the compactor was killed at the wrong
+moment.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LOOK_EVERY = 0.005
 
 @dataclass(frozen=True)
 class Backlog:
-    """Pings and segments that have not landed, and the age of the oldest segment in seconds."""
+    """Numbers of pings and segments that haven't landed, and the age of the oldest segment in seconds."""
 
     pings: int
     segments: int
@@ -41,7 +41,7 @@ class Backlog:
 
 
 def backlog(journal: Path) -> Backlog:
-    """Return the pings and segments in the journal, read from its files."""
+    """Return the numbers of pings and segments in the journal, read from its files."""
     paths = [*segments(journal, OPEN), *segments(journal, CLOSED)]
     rows = {path: segment_rows(path) for path in paths}
     ages = [time.time() - created_ms(path) / 1000 for path in paths if rows[path]]
@@ -49,10 +49,10 @@ def backlog(journal: Path) -> Backlog:
 
 
 def recovered(journal: Path) -> Backlog:
-    """Return the backlog that an earlier ingest has left, read before this one writes.
+    """Return the backlog that an earlier ingest left; to be called before this ingest writes.
 
-    Unlike :func:`backlog` it leaves out a write at the end of an open segment that a kill has cut short: its pings were
-    never accepted.
+    Unlike :func:`backlog`, it leaves out an incomplete write at the end of an open segment: the process was killed,
+    and these pings were never accepted.
     """
     left = backlog(journal)
     torn = sum(segment_rows(path) - scan(path.read_bytes(), unfinished=True).rows for path in segments(journal, OPEN))
@@ -73,7 +73,7 @@ def segment_rows(path: Path) -> int:
 
 @lru_cache(maxsize=4096)
 def _rows(path: Path, _inode: int, _size: int, _changed: int) -> int:
-    """Return the number of pings in a segment; the arguments change with its contents."""
+    """Return the number of pings in a segment. The unused arguments are part of the cache key."""
     with open(path, "rb") as file:
         return count_rows(file)
 
@@ -85,7 +85,7 @@ def request_flush(request: Path) -> None:
 
 
 def wait_until_landed(journal: Path, timeout: float, complete: Callable[[], bool] = lambda: True) -> bool:
-    """Return whether all present segments are gone, and all is ``complete``, within ``timeout`` seconds."""
+    """Wait up to ``timeout`` seconds; return whether all current segments have landed and ``complete`` holds."""
     stems = _stems(journal)
     deadline = time.monotonic() + timeout
     while stems & _stems(journal) or not complete():
@@ -96,7 +96,7 @@ def wait_until_landed(journal: Path, timeout: float, complete: Callable[[], bool
 
 
 def stem_of(segment: Path) -> str:
-    """Return the part of a segment's name that stays when it is rolled."""
+    """Return the part of a segment's name that doesn't change when the segment is rolled."""
     return segment.name.partition(".")[0]
 
 
@@ -108,7 +108,7 @@ _INHERITED = "inherited"
 
 
 def note_inherited(settings: IngestSettings) -> None:
-    """Record the segments that exist before ingest starts: their pings were accepted by an earlier one."""
+    """Record the segments that exist before ingest starts. An earlier ingest accepted their pings."""
     stems = {stem_of(path) for suffix in (OPEN, CLOSED) for path in segments(settings.journal, suffix)}
     make_folder(settings.counters)
     with open(settings.counters / _INHERITED, "w", opener=for_the_group) as file:
@@ -132,13 +132,13 @@ _PERIOD = "period"
 
 
 def note_period(settings: IngestSettings) -> None:
-    """Record the interval of landing for observers of the journal; the file's time is the start."""
+    """Record the compaction interval for programs that monitor the journal. The file's time is the start of ingest."""
     with open(settings.counters / _PERIOD, "w", opener=for_the_group) as file:
         file.write(f"{settings.compact_every!r}")
 
 
 def period_of(counters: Path) -> tuple[float, float] | None:
-    """Return the interval of landing in seconds, and its start in seconds since 1970; None if not recorded."""
+    """Return the compaction interval in seconds, and ingest's start in seconds since 1970; None if not recorded."""
     try:
         with open(counters / _PERIOD) as file:
             return float(file.read()), os.fstat(file.fileno()).st_mtime
@@ -147,10 +147,10 @@ def period_of(counters: Path) -> tuple[float, float] | None:
 
 
 def waiting_since(journal: Path, began: float) -> float | None:
-    """Return when the oldest segment entered its state, in seconds since 1970; None without any.
+    """Return the time since which the oldest segment has waited, in seconds since 1970; None without segments.
 
-    A closed segment waits since its last ping; an open one since its creation, because its worker may no longer roll
-    it. For segments of an earlier ingest the time is ``began``, when the present one started.
+    A closed segment waits from its last ping on; an open segment from its creation on, because its worker may no
+    longer roll it. For segments of an earlier ingest, the time is ``began``, the start of the current ingest.
     """
     since: list[float] = []
     for path in [*segments(journal, OPEN), *segments(journal, CLOSED)]:
@@ -160,12 +160,12 @@ def waiting_since(journal: Path, began: float) -> float | None:
 
 
 def settled(sums: Mapping[str, int]) -> int:
-    """Return the number of pings accepted since the start that have left the journal in a counted way."""
+    """Return the number of pings accepted since the start that have landed or are otherwise accounted for."""
     return sums["landed"] + sums["duplicates"] + sums["quarantined_pings"] - sums["inherited"]
 
 
 def missing(settings: IngestSettings) -> int:
-    """Return a lower bound on the number of missing pings among those accepted since the start."""
+    """Return a lower bound on the number of pings that were accepted since the start and are missing."""
     # Missing pings stay missing, but the compactor's counts may be read during a change: hence two checks.
     return min(_look(settings), _look(settings)) if _look(settings) else 0
 
@@ -185,7 +185,7 @@ def _pending(journal: Path, others: Collection[str]) -> int:
 
 
 def balance_trouble(settings: IngestSettings) -> str | None:
-    """Return a sentence if accepted pings are missing."""
+    """Return a sentence if accepted pings are missing, else None."""
     count = missing(settings)
     if not count:
         return None
@@ -196,7 +196,7 @@ def balance_trouble(settings: IngestSettings) -> str | None:
 
 
 def unlanded(settings: IngestSettings) -> list[str]:
-    """Return a sentence for each cause of accepted pings that neither landed nor wait in the journal."""
+    """Return a sentence for each reason why accepted pings are neither landed nor in the journal."""
     sums = totals(settings.counters)
     sentences = [trouble] if (trouble := balance_trouble(settings)) else []
     if sums["quarantined"]:
@@ -208,7 +208,7 @@ def unlanded(settings: IngestSettings) -> list[str]:
 
 
 def ending(settings: IngestSettings, emptied: bool) -> str:
-    """Return the closing sentence of ingest; ``emptied`` is whether the journal is empty."""
+    """Return ingest's final sentence; ``emptied`` says whether the journal is empty."""
     if not emptied:
         pings = backlog(settings.journal).pings
         waiting = (
@@ -225,22 +225,22 @@ def ending(settings: IngestSettings, emptied: bool) -> str:
 
 
 _MOST_BYTES = 65_536
-"""Maximum bytes of an answer; ingest's has a few hundred."""
+"""Maximum bytes of a response; ingest's responses have a few hundred."""
 
 _PATIENCE = 10.0
-"""Seconds for the transfer, in addition to the time for landing."""
+"""Timeout for the transfer in seconds, in addition to the time for landing."""
 
 
 def flush(operations: str, seconds: float, trust: Trust = USUAL) -> None:
-    """Return once every ping accepted so far is in Parquet, through ingest's operations port.
+    """Ask ingest's operations port to land all pings accepted so far, and wait until they are in Parquet.
 
     Args:
         operations: the address of ingest's operations port, such as http://127.0.0.1:8082.
-        seconds: time limit for landing.
+        seconds: maximum time for landing.
         trust: the trusted certificate authorities, for an https address.
 
     Raises:
-        TemporaryFailure: ingest does not answer, or too many flushes are under way.
+        TemporaryFailure: ingest doesn't respond, or too many flushes are in progress.
         TimedOut: pings have not landed within the time.
         FedpingError: the address is not an operations port.
     """
@@ -258,7 +258,7 @@ def flush(operations: str, seconds: float, trust: Trust = USUAL) -> None:
 
 
 def _answer(url: str, operations: str, seconds: float, trust: Trust) -> tuple[int, Any]:
-    """Post to an address; return the status and the JSON of the answer, None without JSON."""
+    """Post to an address; return the status and JSON of the response, None without JSON."""
     import requests
 
     deadline = time.monotonic() + seconds + _PATIENCE

@@ -1,7 +1,7 @@
-"""Bodies of requests: read and unpacked within their limits, and within the memory of a worker.
+"""Request bodies, read and decompressed within their limits and within a worker's memory.
 
-Memory is taken before it is used: for received bytes, for what they unpack to, and for the objects decoded from them.
-Small requests take none, because the number of connections bounds them.
+Memory is reserved before use: for received bytes, for decompressed bytes, and for the objects decoded from them.
+Small requests reserve none, because the number of connections bounds their memory.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from fedping.server_jobs.ingest.answers import Rejection
 from fedping.server_jobs.ingest.settings import LARGEST_WINDOW, LITTLE, BodyLimit
 
 JSON_TYPES = frozenset({"", "application/json", "text/plain", "application/x-ndjson"})
-"""Accepted content types. Browsers may send text/plain across origins without a preflight; the last one is the usual
-name of NDJSON, which has no registered type."""
+"""Accepted content types. Browsers may send text/plain across origins without a preflight. ``application/x-ndjson``
+is the usual name of NDJSON, which has no registered type."""
 
 _GZIP = 16 + zlib.MAX_WBITS
 _UNKNOWN_SIZE = 2**64 - 1
@@ -30,42 +30,42 @@ _ZSTD_HEAD = 18
 
 _SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18", re.DOTALL)
 _RLE = 2
-"""Type of a block of one repeated byte, as in the header of a block."""
+"""Type number in a block's header for a block of one repeated byte."""
 
 _FED = 16 * 1024
-"""Bytes passed to zlib at a time; it copies the rest of them at the end of each member."""
+"""Bytes passed to zlib at a time. At the end of each member, zlib copies the remaining bytes."""
 
 _CHUNK = 1024 * 1024
 
 _FREE_PARTS = 1_000
 _PART_BYTES = 64
-"""Minimum average of packed bytes of the members, frames and blocks beyond the first :data:`_FREE_PARTS`. A ping has
-more, even as a member, frame or block of its own."""
+"""Minimum average size, in compressed bytes, of members, frames and blocks beyond the first :data:`_FREE_PARTS`. A
+ping is larger, even as a separate member, frame or block."""
 
 
 class Memory(NamedTuple):
-    """The memory of a worker for large requests: while they arrive, and while they are processed."""
+    """A worker's memory for large requests: while they are received, and while they are processed."""
 
     receiving: Budget
     working: Budget
 
 
 Cost: TypeAlias = Callable[[int], int]
-"""Function that returns the maximum of bytes that decoding holds in addition to a body of a given length."""
+"""Function that returns the maximum bytes that decoding needs in addition to a body of a given length."""
 
 Unpack: TypeAlias = Callable[[bytes, int, "Room"], bytes]
-"""Function that unpacks a body, given the maximum of unpacked bytes and the memory to take."""
+"""Function that decompresses a body, given the maximum size and the memory to reserve."""
 
 
 class Announced(NamedTuple):
-    """The length of a body and the function that unpacks it, from the headers; None if the body is not packed."""
+    """A body's length, and the function to decompress it (None if not compressed), from the headers."""
 
     length: int
     unpack: Unpack | None
 
 
 def announced(environ: dict[str, Any], limit: BodyLimit) -> Announced:
-    """Return the length and the unpacking of a request's body.
+    """Return the length and compression of a request's body, from its headers.
 
     Raises:
         Rejection: the length is missing or too large, or the content type or encoding is unknown.
@@ -100,10 +100,10 @@ def length_within(environ: dict[str, Any], most: int) -> int:
 def unpacked(
     unpack: Unpack | None, body: bytes, limit: BodyLimit, memory: Memory, cost: Cost, held: ExitStack
 ) -> bytes:
-    """Return an unpacked body. The memory for it and for its decoding is taken until ``held`` ends.
+    """Return a decompressed body. The memory for the body and its decoding is reserved until ``held`` ends.
 
     Raises:
-        Rejection: the body is invalid in its encoding, or there is no memory for it.
+        Rejection: the compressed body is invalid, or no memory is free for it.
     """
     if unpack is not None:
         return unpack(body, limit.unpacked, Room(memory.working, cost, held))
@@ -114,7 +114,7 @@ def unpacked(
 
 
 class Room:
-    """The memory of a body that is unpacked, taken from a budget before it is used."""
+    """The memory of a body to be decompressed, reserved from a budget before use."""
 
     def __init__(self, budget: Budget, cost: Cost, held: ExitStack) -> None:
         self._budget = budget
@@ -123,14 +123,14 @@ class Room:
         self._lease: Lease | None = None
 
     def take(self, unpacked: int, besides: int = 0) -> None:
-        """Take the memory of a body of this size and of its decoding, in place of what was taken before."""
+        """Reserve the memory for a body of this size and its decoding, and release earlier reservations."""
         self.keep(0)
         amount = unpacked + besides + self._cost(unpacked)
         if amount > LITTLE:
             self._lease = self._held.enter_context(self._budget.lease(amount))
 
     def keep(self, unpacked: int) -> None:
-        """Give back the memory beyond that of a body of this size."""
+        """Release the memory that a body of this size doesn't need."""
         if self._lease is not None:
             self._lease.shrink(unpacked + self._cost(unpacked) if unpacked else 0)
 
@@ -163,10 +163,11 @@ def _unpacker(encoding: str) -> Unpack | None:
 
 
 def gunzip(data: bytes, limit: int, room: Room) -> bytes:
-    """Return the unpacked contents of one or more gzip members; raises :class:`Rejection` beyond ``limit`` bytes.
+    """Return the contents of one or more gzip members; raise :class:`Rejection` beyond ``limit`` bytes.
 
-    Zeros after a member are padding, as for other programs. The last four bytes are the size of the last member, which
-    is nearly always the only one. Otherwise memory is taken for the limit, and unpacking starts again.
+    Zeros after a member are padding, as for other programs. The last four bytes are the size of the last member,
+    which is nearly always the only member. Otherwise, memory is reserved for the limit, and decompression starts
+    again.
     """
     size = min(limit, int.from_bytes(data[-4:], "little"))
     try:
@@ -187,14 +188,14 @@ def gunzip(data: bytes, limit: int, room: Room) -> bytes:
 
 
 class _Parts:
-    """A limit on the members, frames and blocks of a body, because each costs the time of many bytes."""
+    """A limit on a body's members, frames and blocks, because each takes as much time as many bytes."""
 
     def __init__(self, encoding: str, size: int) -> None:
         self._encoding = encoding
         self._most = self._left = _FREE_PARTS + size // _PART_BYTES
 
     def one_more(self) -> None:
-        """Count one; raises :class:`Rejection` beyond the limit of a body of this size."""
+        """Count one more part; raise :class:`Rejection` beyond the limit for a body of this size."""
         self._left -= 1
         if self._left < 0:
             raise Rejection(
@@ -206,14 +207,14 @@ class _Parts:
 
 
 def _one_member(data: bytes, size: int) -> bytes | None:
-    """Return a gzip member unpacked, or None if it has not ``size`` bytes or data follow it."""
+    """Return a decompressed gzip member; None if it doesn't have ``size`` bytes or other data follow."""
     member = zlib.decompressobj(_GZIP)
     out = member.decompress(data, size + 1)
     return out if member.eof and len(out) == size and not member.unused_data else None
 
 
 def _gunzip_up_to(data: bytes, most: int) -> bytes | None:
-    """Return all members unpacked, or None if they have more than ``most`` bytes; little further memory is used."""
+    """Return all members decompressed, or None beyond ``most`` bytes; little additional memory is used."""
     parts = _Parts("gzip", len(data))
     out = bytearray()
     pieces = (data[at : at + _FED] for at in range(0, len(data), _FED))
@@ -244,7 +245,7 @@ def _gunzip_up_to(data: bytes, most: int) -> bytes | None:
 
 
 class _Frames(NamedTuple):
-    """The headers of a body's zstd frames: unpacked bytes, largest window, and whether it is one frame with a size."""
+    """Headers of a body's zstd frames: total size, largest window, and whether it is a single frame with a size."""
 
     size: int
     window: int
@@ -252,7 +253,7 @@ class _Frames(NamedTuple):
 
 
 def unzstd(data: bytes, limit: int, room: Room) -> bytes:
-    """Return consecutive zstd frames unpacked; raises :class:`Rejection` beyond ``limit`` bytes.
+    """Return the contents of consecutive zstd frames; raise :class:`Rejection` beyond ``limit`` bytes.
 
     Skippable frames are skipped. A frame's size is optional, and the library trusts it, so it is checked first.
 
@@ -288,7 +289,7 @@ def unzstd(data: bytes, limit: int, room: Room) -> bytes:
 
 
 def _zstd_reader(data: bytes) -> Any:
-    """Return a reader of all unpacked frames. It does not report an incomplete last frame."""
+    """Return a reader that decompresses all frames. It doesn't report an incomplete last frame."""
     import zstandard
 
     unpacking = zstandard.ZstdDecompressor(max_window_size=LARGEST_WINDOW)
@@ -296,7 +297,7 @@ def _zstd_reader(data: bytes) -> Any:
 
 
 def _zstd_frames(data: bytes) -> _Frames:
-    """Return the headers of a body's frames, without unpacking them.
+    """Return the headers of a body's frames, without decompressing the frames.
 
     Raises:
         Rejection: a frame is incomplete, or there are too many.
@@ -323,7 +324,7 @@ def _zstd_frames(data: bytes) -> _Frames:
 
 
 def _end_of_blocks(data: bytes, at: int, parts: _Parts) -> int:
-    """Return the end of a zstd frame's blocks, which begin at ``at``; each has a header with its size."""
+    """Return the end of a zstd frame's blocks, which begin at ``at``. Each block has a header with its size."""
     is_last = False
     while not is_last and at < len(data):
         parts.one_more()
@@ -349,12 +350,12 @@ def _too_large(limit: int) -> Rejection:
 
 
 class Budget:
-    """A number of bytes that threads share, first come, first served.
+    """A number of bytes that threads share in the order of their requests.
 
     Args:
-        total: the bytes; at least the maximum of one request.
+        total: number of bytes; at least the maximum of one request.
         patience: maximum wait of a request, in seconds.
-        waiting: maximum of waiting requests; each holds a thread.
+        waiting: maximum number of waiting requests; each holds a thread.
     """
 
     def __init__(self, total: int, patience: float, waiting: int) -> None:
@@ -367,15 +368,15 @@ class Budget:
 
     @property
     def taken(self) -> int:
-        """The bytes that are taken now."""
+        """The number of bytes reserved at present."""
         return self._taken
 
     @contextlib.contextmanager
     def lease(self, amount: int) -> Iterator[Lease]:
-        """Hold ``amount`` bytes; wait in the queue for them.
+        """Reserve ``amount`` bytes within the context; wait in the queue for them.
 
         Raises:
-            Rejection: no memory became free in time, or too many requests wait; the client should retry.
+            Rejection: no memory became free in time, or too many requests are waiting. The client should retry.
         """
         self._take(min(amount, self.total), self._patience)
         lease = Lease(self, min(amount, self.total))
@@ -418,17 +419,17 @@ class Lease:
         self.held = held
 
     def shrink(self, amount: int) -> None:
-        """Give back the bytes beyond ``amount``."""
+        """Release all bytes but ``amount``."""
         if amount < self.held:
             give, self.held = self.held - amount, amount
             self._budget._give(give)
 
     def grow(self, amount: int) -> None:
-        """Take ``amount`` more bytes without waiting; raises :class:`Rejection` if they are not free."""
+        """Reserve ``amount`` more bytes without waiting; raise :class:`Rejection` if they aren't free."""
         self._budget._take(amount, 0.0)
         self.held += amount
 
 
 def busy() -> Rejection:
-    """Return the rejection of a request for lack of memory."""
+    """Return the rejection of a request for which no memory is free."""
     return Rejection("busy", "the server's memory for requests is full; send it again a little later")

@@ -1,7 +1,7 @@
-"""The compactor: rolled segments of one document type become one Parquet file per partition, and are removed.
+"""The compactor, which turns rolled segments of one document type into one Parquet file per partition.
 
-A pass may die at any point and is then repeated. Each file names its source segments in its footer, so that the second
-pass skips, partition by partition, what the first one landed.
+Segments are removed afterwards. A pass may die at any point and is then repeated. Each file names its source segments
+in its footer, so that the second pass skips, in each partition, the pings that the first pass landed.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ if TYPE_CHECKING:
 
 
 PASS_BYTES = 128 * MIB
-"""Maximum bytes of journal in one pass, which bounds its memory and the size of the files."""
+"""Maximum bytes of the journal that one pass reads. It bounds the pass's memory and the size of files."""
 
 
 class Compactor:
-    """Empties a journal into a landing folder. There is only one at a time per journal."""
+    """Moves pings from a journal to a landing folder. At most one compactor at a time works on a journal."""
 
     def __init__(self, settings: IngestSettings, counters: Counters) -> None:
         self._settings = settings
         self._counters = counters
         self._uploads = UploadCounts(settings.counters)
         self._newcomers = Newcomers(settings.counters)
-        # Segments that a pass may have landed a part of: those of an earlier process, and of a pass that failed.
+        # Segments whose pings a pass may have landed in part: those of an earlier process, and of a pass that failed.
         self._suspects = {path.name for path in segments(settings.journal, CLOSED)}
         self._told: set[Path] = set()
         self._newest = Newest()
@@ -75,11 +75,11 @@ class Compactor:
         return bool(self._ready())
 
     def run_once(self) -> bool:
-        """Compact what is ready, up to :data:`PASS_BYTES`; return whether there was anything.
+        """Compact closed segments, up to :data:`PASS_BYTES`; return whether there were any.
 
         Raises:
-            OSError: a file cannot be read or written. Nothing is lost, and the next call tries again.
-            StorageAway: a bucket does not answer; as before.
+            OSError: a file can't be read or written. No ping is lost; the next call tries again.
+            StorageAway: a bucket doesn't respond. No ping is lost; the next call tries again.
         """
         self._tell_of_others()
         self._known()
@@ -98,13 +98,13 @@ class Compactor:
         return bool(chosen)
 
     def _known(self) -> RecentDocuments:
-        """Return the most recently landed documents; read once, before the first landing, when a bucket answers."""
+        """Return the most recently landed documents. They are read once, before the first landing."""
         if self._recent is None:
             self._recent = recently_landed(self._settings.landing)
         return self._recent
 
     def _tell_of_others(self) -> None:
-        """Log, once for each, entries in the journal that have a segment's name but are no segments."""
+        """Log entries in the journal that have a segment's name but aren't segments; once for each."""
         for path in no_segments(self._settings.journal):
             if path not in self._told:
                 self._told.add(path)
@@ -116,9 +116,9 @@ class Compactor:
                 )
 
     def _ready(self) -> list[Path]:
-        """Return the closed segments, suspects first: of two equal pings, the one that may have landed must count.
+        """Return the closed segments, suspects first: of two equal pings, the possibly landed one must count.
 
-        Segments of an unknown type, left by a newer ingest, stay for an ingest that knows it.
+        Segments of an unknown type, written by a newer version of ingest, are kept for an ingest that knows it.
         """
         known = (path for path in segments(self._settings.journal, CLOSED) if document_in(path) in DOCUMENT_TYPES)
         return sorted(known, key=lambda path: path.name not in self._suspects)
@@ -137,7 +137,7 @@ class Compactor:
         self._suspects.difference_update(path.name for path in chosen)
 
     def _land(self, records: pa.Table, chosen: Sequence[Path]) -> int:
-        """Write the records' partitions; return the number of landed rows, including an earlier attempt's."""
+        """Write the records' partitions; return the number of landed rows, including those of an earlier attempt."""
         ids = uuid_bytes(records.column("document_id"))
         documents = keys_of(ids, records.column(STUDY))
         first = first_of_each(documents) & ~self._known().holds(documents)
@@ -164,10 +164,10 @@ class Compactor:
     def _landed_before(
         self, part: Part, chosen: Sequence[Path], origin: NDArray[np.int32], ids: NDArray[np.uint8]
     ) -> NDArray[np.bool_]:
-        """Return which rows of a part an earlier attempt has landed; they come from the chosen segments at ``origin``.
+        """Return a mask of the rows that an earlier attempt landed; ``origin`` has each row's index in ``chosen``.
 
         If a file of the partition names a segment, it contains all the segment's pings of the partition's version. In
-        the shared folder of old versions this may have been a different set of versions, so there the ids decide.
+        the shared folder of old versions, the file may cover other versions, so the ids decide.
         """
         suspects = [index for index, path in enumerate(chosen) if path.name in self._suspects]
         if not suspects:
@@ -185,7 +185,7 @@ class Compactor:
         count(self._counters, pieces)
 
     def _count(self, sources: Sequence[Source], landed: int) -> None:
-        """Count a pass. Its segments remain until it has been counted (`journal.balance` relies on this)."""
+        """Count a pass. Its segments are removed only afterwards (:func:`.backlog.missing` relies on this)."""
         others = inherited(self._settings)
         rows = sum(source.records.num_rows for source in sources if source.records is not None)
         self._counters.add("landed", landed)
@@ -199,12 +199,12 @@ class Compactor:
 
 
 def _of_one_type(paths: Sequence[Path]) -> list[Path]:
-    """Return the paths of the same journal, and so with the same columns, as the first one."""
+    """Return the paths that have the first path's journal, and thus the same columns."""
     return [path for path in paths if journal_in(path) == journal_in(paths[0])]
 
 
 def _first_bytes(paths: Sequence[Path], most: int) -> list[Path]:
-    """Return the first paths, at least one, whose files have at most ``most`` bytes together."""
+    """Return the first paths, at least one, whose files have at most ``most`` bytes in total."""
     chosen: list[Path] = []
     size = 0
     for path in paths:
@@ -216,7 +216,7 @@ def _first_bytes(paths: Sequence[Path], most: int) -> list[Path]:
 
 
 def clear_unfinished(settings: IngestSettings, older_than_s: float = 3600.0) -> None:
-    """Remove hidden files of dead writers, if they are over an hour old; newer ones may still be written."""
+    """Remove hidden files of dead writers after an hour; newer files may still be written."""
     for path in (*open_landing(settings.landing).unfinished_files(), *settings.journal.glob(".*.new")):
         with contextlib.suppress(FileNotFoundError):  # another host that shares the landing folder may clear it too
             if time.time() - path.stat().st_mtime > older_than_s:
@@ -224,11 +224,12 @@ def clear_unfinished(settings: IngestSettings, older_than_s: float = 3600.0) -> 
 
 
 LAST_ATTEMPTS = 3
-"""Attempts to land the rest in a folder. In a bucket it is one, because requests to it were retried already."""
+"""Number of attempts to land the last pings in a folder. For a bucket there is one attempt, because its requests are
+already retried."""
 
 
 def attempt(compactor: Compactor, note: FailureNote) -> bool | None:
-    """Run one pass; return whether there was anything to compact, or None if it failed, which is logged and noted."""
+    """Run one pass; return whether it compacted any segments. On failure, log and note it, and return None."""
     try:
         compacted = compactor.run_once()
     except (OSError, StorageAway) as error:
@@ -243,7 +244,7 @@ def attempt(compactor: Compactor, note: FailureNote) -> bool | None:
 
 
 def compact_the_rest(compactor: Compactor, note: FailureNote, attempts: int = LAST_ATTEMPTS) -> bool:
-    """Compact until nothing is left; return False after ``attempts`` failed passes."""
+    """Compact all closed segments; return False after ``attempts`` failed passes."""
     failures = 0
     while failures < attempts:
         match attempt(compactor, note):

@@ -1,12 +1,13 @@
-"""Counts of the compactor, through which every ping goes: updates by encoding, and new clients by hour.
+"""Counts kept by the compactor, which sees every ping: updates by encoding, and new clients by hour.
 
-The compactor writes its counts since its start into its own files, and readers sum the files, including those of
-compactors that died. Like the counters they begin with ingest.
+Each compactor writes its counts since its start to its own files. Readers sum all files, including those of dead
+compactors. The counts restart from zero when ingest starts.
 
-A sudden number of new clients shows that someone invents clients. No id is kept: a Bloom filter (Bloom 1970) remembers
-which ids were seen, as bits of a table of fixed size, by hashes with random keys that are never written. It ends with
-the process. When half of its bits are set it becomes the older of two filters, and the oldest is dropped. A recently
-seen id never counts as new; at most one new id in eight is taken for a known one.
+A sudden increase of new clients shows that an attacker invents clients. No id is stored: a Bloom filter (Bloom 1970)
+records seen ids as bits of a table of fixed size, by hashes with random keys that are never written to disk. Filters
+end with the process. When half of a filter's bits are set, it becomes the older of two filters, and the previous
+older filter is dropped. A recently seen id never counts as new; at most one new id in eight is mistaken for a known
+id.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Uploaded(NamedTuple):
 
 
 class UploadCounts:
-    """The counts of one compactor."""
+    """Counts of landed updates by kind, for one compactor."""
 
     def __init__(self, folder: Path) -> None:
         make_folder(folder)
@@ -64,12 +65,12 @@ class UploadCounts:
             self._counts[what] = updates + len(mine), size + (pc.sum(mine).as_py() or 0)
 
     def write(self) -> None:
-        """Publish the counts so far."""
+        """Write the counts so far to the compactor's file."""
         write_counts(self._path, [(*what, *counts) for what, counts in self._counts.items()])
 
 
 def uploaded(folder: Path) -> Mapping[Uploaded, tuple[int, int]]:
-    """Return the number of landed updates, and their bytes."""
+    """Return the number and total bytes of landed updates, by kind."""
     sums: dict[Uploaded, tuple[int, int]] = {}
     for path in sorted(folder.glob(f"*{_UPLOADS}")):
         for study, line, encoding, updates, size in msgspec.json.decode(
@@ -84,16 +85,16 @@ def uploaded(folder: Path) -> Mapping[Uploaded, tuple[int, int]]:
 _NEWCOMERS = ".newcomers"
 
 BITS = 2**24
-"""Bits of a filter, two megabytes: room for 2.9 million ids. A study has two filters."""
+"""Number of bits of a filter: two megabytes, enough for 2.9 million ids. A study has two filters."""
 
 HASHES = 4
 HOUR_MS = 3_600_000
 KEPT_HOURS = 72
-"""Hours whose counts are written."""
+"""Number of hours whose counts are written."""
 
 
 class Seen:
-    """The ids that have been seen, in two filters.
+    """The ids seen so far, in two Bloom filters.
 
     Args:
         keys: four secret numbers of 64 bits.
@@ -105,7 +106,7 @@ class Seen:
         self._now, self._before = np.zeros(bits, np.bool_), np.zeros(0, np.bool_)
 
     def add(self, ids: NDArray[np.uint8]) -> int:
-        """Add ids of shape (k, 16), which may repeat; return the number of new ones."""
+        """Add ids of shape (k, 16), which may repeat; return the number of new ids."""
         words = np.ascontiguousarray(ids).view("<u8").reshape(-1, 2)
         first = mixed(mixed(words[:, 0] ^ self._keys[0]) + (words[:, 1] ^ self._keys[1]))
         first, where = np.unique(first, return_index=True)
@@ -123,7 +124,7 @@ class Seen:
 
 
 class Newcomers:
-    """The counts of one compactor."""
+    """Counts of new clients by study and hour, for one compactor."""
 
     def __init__(self, folder: Path) -> None:
         make_folder(folder)
@@ -132,7 +133,7 @@ class Newcomers:
         self._counts: dict[str, Counter[int]] = defaultdict(Counter)
 
     def add(self, study: str, ids: NDArray[np.uint8], received_ms: int) -> None:
-        """Count the new ones among the clients of landed pings, at a time in milliseconds since 1970."""
+        """Count the new clients among those of landed pings; ``received_ms`` is in milliseconds since 1970."""
         if study not in self._seen:
             self._seen[study] = Seen(np.frombuffer(secrets.token_bytes(32), np.uint64))
         hours, hour = self._counts[study], received_ms // HOUR_MS
@@ -141,7 +142,7 @@ class Newcomers:
             del hours[old]
 
     def write(self) -> None:
-        """Publish the counts so far."""
+        """Write the counts so far to the compactor's file."""
         write_counts(self._path, self._counts)
 
 

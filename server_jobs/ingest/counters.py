@@ -1,15 +1,16 @@
-"""Counters of ingest for the operator, recent requests for its health, and a sample of rejections.
+"""Ingest's counters for the operator, counts of recent requests for health checks, and a log of rejections.
 
-Each process has small memory-mapped files: counting changes a number there, and readers sum the files. They start from
-zero with every start of ingest. None contains what was sent, or by whom.
+Each process counts in small memory-mapped files, and readers sum these files. Counters restart from zero when ingest
+starts. No file contains request contents or senders.
 
-Health is judged by recent requests, so that old failures no longer count and new ones count at once. Failures of ours
-are counted by minute in a mapped file of fixed size, which can be written when the disk is full or no file can be
-opened. What was accepted and rejected for each study is in a second file, by minute, and in blocks of :data:`BLOCK` for
-the newest.
+Health checks use recent requests, so that old failures no longer count and new failures count at once. Server errors
+are counted by minute in a mapped file of fixed size, which can be written even if the disk is full or no file can be
+opened. A second file has each study's accepted and rejected pings: by minute, and the newest in blocks of
+:data:`BLOCK`.
 
-A flood of rejections must not fill the disk: lines wait in memory and are written once a second, a limited number of
-them, and the file is rotated once. The number of omitted lines is written too; the counters count all of them.
+A flood of rejections must not fill the disk. So lines are collected in memory, a limited number is written every
+second, and the log file is rotated once. The number of omitted lines is written too; the counters include all
+rejections.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from fedping.protocol.notation import utc_now
 from fedping.server_jobs.ingest.answers import REASONS, Rejection
 
 PROCESSES = ("worker", "server", "compactor", "other")
-"""Ingest's own processes; all further ones, such as the operations port, count as other."""
+"""Ingest's processes. All other processes, such as that of the operations port, count as ``other``."""
 
 NAMES = (
     "accepted",
@@ -58,8 +59,8 @@ NAMES = (
     *(f"rejected.{reason}" for reason in REASONS),
     *(f"died.{process}" for process in PROCESSES),
 )
-"""Every counter. Rejections are counted by reason, in a batch for each rejected line. Deaths are unexpected ends of
-processes."""
+"""All counters. Rejections are counted by reason; in a batch, each rejected line counts. ``died`` counts unexpected
+ends of processes."""
 
 _INDEX = {name: index for index, name in enumerate(NAMES)}
 _SUFFIX = ".counters"
@@ -69,7 +70,7 @@ class Counters:
     """The counters of one process.
 
     Raises:
-        OSError: their file can't be created in ``folder``.
+        OSError: the counters' file can't be created in ``folder``.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -86,12 +87,12 @@ class Counters:
 
 
 def totals(folder: Path) -> dict[str, int]:
-    """Return every counter, summed over all processes, including those that died."""
+    """Return all counters, summed over all processes, including dead processes."""
     return dict(zip(NAMES, summed_numbers(folder, _SUFFIX, len(NAMES)), strict=True))
 
 
 def mapped_numbers(folder: Path, suffix: str, number: int) -> memoryview[int]:
-    """Return ``number`` zeros, mapped to a new file of this process.
+    """Create a file of this process with ``number`` zeros, and return it as memory-mapped integers.
 
     Raises:
         OSError: the file can't be created.
@@ -106,7 +107,7 @@ def mapped_numbers(folder: Path, suffix: str, number: int) -> memoryview[int]:
 
 
 def summed_numbers(folder: Path, suffix: str, number: int) -> list[int]:
-    """Return the numbers of all files with a suffix, summed over all processes, including those that died."""
+    """Return the numbers in all files with a suffix, summed over all processes, including dead processes."""
     sums = [0] * number
     for path in folder.glob(f"*{suffix}"):
         data = path.read_bytes()
@@ -116,7 +117,7 @@ def summed_numbers(folder: Path, suffix: str, number: int) -> list[int]:
 
 
 def write_counts(path: Path, counts: object) -> None:
-    """Publish counts as JSON, atomically. On a full disk they are dropped, because nothing depends on them."""
+    """Write counts to a JSON file atomically. On a full disk they are dropped, because nothing depends on them."""
     unfinished = path.with_suffix(".new")
     try:
         with open(unfinished, "wb", opener=for_the_group) as file:
@@ -137,7 +138,7 @@ class OfStudy(Struct, frozen=True, kw_only=True):
 
 
 class StudyCounters:
-    """Counts of one process by study, for existing studies only, small enough to be written every second."""
+    """Counts of one process by study, only for existing studies, so that they can be written every second."""
 
     def __init__(self, folder: Path) -> None:
         make_folder(folder)
@@ -149,7 +150,7 @@ class StudyCounters:
         self._changed = False
 
     def accept(self, study: str, pings: int) -> None:
-        """Count durable pings."""
+        """Count accepted pings that are on disk."""
         with self._lock:
             self._accepted[study] += pings
             self._recents.add(study, "", pings)
@@ -163,7 +164,7 @@ class StudyCounters:
             self._changed = True
 
     def take_batch(self, study: str, accepted: int, rejected: Mapping[str, int]) -> None:
-        """Count the durable pings of a batch, and its rejected lines by reason."""
+        """Count a batch's accepted pings, which are on disk, and its rejected lines by reason."""
         counts = {"": accepted, **rejected} if accepted else rejected
         if not counts:
             return
@@ -180,7 +181,7 @@ class StudyCounters:
             self._changed = True
 
     def flush(self) -> None:
-        """Publish the counts."""
+        """Write the counts to the process's file."""
         with self._lock:
             if not self._changed:
                 return
@@ -195,7 +196,7 @@ class StudyCounters:
 
 
 def of_studies(folder: Path) -> Mapping[str, OfStudy]:
-    """Return the counts of each study since ingest started, over all processes, at most a second old."""
+    """Return the counts of each study since ingest started, summed over all processes; at most a second old."""
     accepted: Counter[str] = Counter()
     rejected: dict[str, Counter[str]] = defaultdict(Counter)
     for path in sorted(folder.glob(f"*{_OF_STUDIES}")):
@@ -213,7 +214,7 @@ FILE_BYTES = 4 * 1024 * 1024
 
 
 class RejectionLog:
-    """The log of rejections of one process: ``<name>.jsonl``, and ``<name>.1.jsonl`` beyond :data:`FILE_BYTES`."""
+    """One process's log of rejections: ``<name>.jsonl``, renamed ``<name>.1.jsonl`` beyond :data:`FILE_BYTES`."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._path = folder / f"{name}.jsonl"
@@ -265,22 +266,22 @@ class RejectionLog:
 
 
 BLOCK = 25
-"""Pings and rejections of a complete block."""
+"""Number of pings and rejections of a complete block."""
 
 NEWEST = 100
-"""Number of the newest pings and rejections that are checked by themselves, so that a series shows at once."""
+"""Number of newest pings and rejections that are checked separately, so that a series of rejections shows at once."""
 
 WINDOW_MINUTES, NEWEST_MINUTES = 15, 24 * 60
-"""Maximum age in minutes of the window, and of the newest blocks."""
+"""Maximum age, in minutes, of the window's counts, and of the newest blocks."""
 
 REQUESTS_MINUTES = 2
-"""Minutes of the check for failing requests: the current and the last one."""
+"""Number of minutes for the check of failing requests: the current minute and the one before."""
 
 POSTPONED = frozenset({"too_many_pings", "busy", "version_unseen", "study_unreadable"})
 """Reasons that ask a client to retry the same ping."""
 
 OURS = frozenset({"disk_full", "not_stored", "internal"})
-"""Reasons that are failures of ours; see :func:`failing_requests`."""
+"""Rejection reasons that are server errors; see :func:`failing_requests`."""
 
 RECENT_SUFFIX, REQUESTS_SUFFIX = ".recent", ".requests"
 FIELDS = ("answered", "failed", "rejected.disk_full", "rejected.not_stored", "no_descriptors")
@@ -289,21 +290,21 @@ WIDTH = 1 + len(FIELDS)
 
 
 class Came(Struct, frozen=True, kw_only=True):
-    """Accepted pings, and rejected pings, requests and lines by reason."""
+    """Numbers of accepted pings, and of rejected pings, requests and lines by reason."""
 
     accepted: int = 0
     rejected: dict[str, int] = {}
 
 
 class Recently(Struct, frozen=True, kw_only=True):
-    """Counts of a study in the last :data:`WINDOW_MINUTES`, and of about the :data:`NEWEST` last pings."""
+    """A study's counts in the last :data:`WINDOW_MINUTES`, and of approximately the :data:`NEWEST` last pings."""
 
     window: Came = Came()
     newest: Came = Came()
 
 
 class _Block(Struct):
-    """Counts that begin at a time (seconds since 1970)."""
+    """Counts of a period that begins at ``at`` (seconds since 1970)."""
 
     at: float
     accepted: int = 0
@@ -333,13 +334,13 @@ class Recents:
         self._of: dict[str, tuple[deque[_Block], deque[_Block]]] = {}
 
     def add(self, study: str, reason: str, amount: int) -> None:
-        """Count pings of a study as rejected for a reason, "" for accepted; ``study`` is "" for an unknown one."""
+        """Count a study's pings as rejected for a reason, or accepted (""); ``study`` is "" for an unknown study."""
         self.add_batch(study, {reason: amount})
 
     def add_batch(self, study: str, amounts: Mapping[str, int]) -> None:
         """Count the pings and rejections of one batch, by reason as in :meth:`add`.
 
-        All of them are in one block, because none is newer than the others.
+        They are counted in one block, because they arrived at the same time.
         """
         now = self._clock()
         if study not in self._of:
@@ -354,12 +355,12 @@ class Recents:
             newest[-1].add(reason, amount)
 
     def encoded(self) -> bytes:
-        """Return the counts in JSON for :func:`recently`."""
+        """Return the counts as JSON, as read by :func:`recently`."""
         return msgspec.json.encode({study: _Blocks(list(a), list(b)) for study, (a, b) in self._of.items()})
 
 
 def recently(folder: Path, now: float) -> dict[str, Recently]:
-    """Return recent counts by study, over all processes; the name "" has rejections for unknown studies.
+    """Return recent counts by study, summed over all processes. The name "" has rejections for unknown studies.
 
     ``now`` is in seconds since 1970.
     """
@@ -376,7 +377,7 @@ def recently(folder: Path, now: float) -> dict[str, Recently]:
 
 
 def _last(blocks: list[_Block]) -> list[_Block]:
-    """Return about the :data:`NEWEST` last counts; of a larger block, such as a large batch, a fraction."""
+    """Return approximately the :data:`NEWEST` last counts; a larger block, such as a batch, counts in part."""
     found: list[_Block] = []
     room = NEWEST
     for block in sorted(blocks, key=lambda one: one.at, reverse=True):
@@ -397,7 +398,7 @@ def _sum(blocks: list[_Block]) -> Came:
 
 
 def count_request(numbers: memoryview[int], field: str, amount: int, now: float) -> None:
-    """Count in the slot of this minute of a mapped file of :data:`SLOTS` times :data:`WIDTH` numbers."""
+    """Add to this minute's slot in a mapped file of :data:`SLOTS` times :data:`WIDTH` numbers."""
     minute = int(now // 60)
     start = minute % SLOTS * WIDTH
     if numbers[start] != minute:
@@ -408,7 +409,7 @@ def count_request(numbers: memoryview[int], field: str, amount: int, now: float)
 
 
 def requests_of(folder: Path, now: float) -> Mapping[str, int]:
-    """Return :data:`FIELDS` of the last :data:`REQUESTS_MINUTES`, summed over the processes."""
+    """Return the counts :data:`FIELDS` of the last :data:`REQUESTS_MINUTES`, summed over all processes."""
     sums: Counter[str] = Counter(dict.fromkeys(FIELDS, 0))
     for path in folder.glob(f"*{REQUESTS_SUFFIX}"):
         data = path.read_bytes()
@@ -425,13 +426,13 @@ def requests_of(folder: Path, now: float) -> Mapping[str, int]:
 MORE_DESCRIPTORS = "raise the limit of open files ('LimitNOFILE=' of the systemd unit, or 'ulimit -n')"
 
 FEWEST_FAILED, MANY_FAILED = 5, 0.25
-"""Minimum number and share of failing requests; below them a defect in one request is ignored."""
+"""Minimum number and share of failing requests. Fewer failures, such as those of one defective request, are ignored."""
 
 
 def failing_requests(counts: Mapping[str, int], journal: Path, private: bool = False) -> str | None:
-    """Return a sentence about failures of ours in requests and their remedy; None without such failures.
+    """Return a sentence about server errors in requests and their remedy; None without errors.
 
-    ``counts`` are those of :func:`requests_of`. With a ``private`` study the sentence has no numbers.
+    ``counts`` is the result of :func:`requests_of`. If a study is ``private``, the sentence contains no numbers.
     """
     failed, answered = counts.get("failed", 0), counts.get("answered", 0)
     share = f"{failed:,} of {answered:,} requests of the last {REQUESTS_MINUTES} minutes failed"

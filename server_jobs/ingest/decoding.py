@@ -20,25 +20,25 @@ from fedping.server_jobs.ingest.settings import OBJECT_COST
 _P = TypeVar("_P", bound=Ping)
 
 DECODING_ERRORS = (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError)
-"""Errors of a decoder for invalid bytes."""
+"""Exceptions that decoders raise for invalid bytes."""
 
 
 _ABSENT = frozenset({UNSET})
-"""Checks for an absent field in a quarter of the time of comparing every value."""
+"""Set for checks for absent fields, which are four times faster than comparisons of every value."""
 
 _KEYS_OF_ENCODED = len(EncodedUpdate.__struct_fields__)
 
 _BYTES_A_VALUE = 64
-"""Maximum bytes of a number: 25 characters, and the rest for a comma, a line break and indentation."""
+"""Maximum bytes of a number: 25 characters, plus a comma, a line break and indentation."""
 
 _BYTES_A_LETTER = 12
-"""Maximum bytes of a character: two escapes of six."""
+"""Maximum bytes of a character: two escape sequences of six bytes."""
 
 _BYTES_OF_KEYS = 4096
-"""Bytes of field names and white space."""
+"""Maximum bytes of field names and white space."""
 
 _ENVIRONMENT = 2048
-"""Maximum commas of a browser's environment, with 64 bytes for each; one of 2018 has a few hundred."""
+"""Maximum commas of a browser's environment, with 64 bytes for each. An environment of 2018 has a few hundred."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Bounds:
     """Maximum commas and bytes of a study's pings, including white space.
 
     They are checked before decoding, because a decoder creates all numbers of a list before it checks the length.
-    ``look`` is the maximum of bytes to inspect an encoded update, which may inflate.
+    ``look`` is the maximum memory, in bytes, to inspect an encoded update, which may be compressed.
     """
 
     commas: int
@@ -65,7 +65,7 @@ class Bounds:
 
     @property
     def cost(self) -> int:
-        """Maximum bytes of a ping while it is decoded, without those for its encoded update."""
+        """Maximum memory in bytes to decode a ping, without its encoded update."""
         return 4 * self.size + OBJECT_COST * self.commas
 
 
@@ -82,9 +82,9 @@ class Decoding:
         self._telemetry = _Form(document.telemetry, document)
 
     def bounds(self, m: int, payload: int = 0, look: int = 0, *, telemetry: bool = False) -> Bounds:
-        """Return the bounds of pings for a model of m weights, with at most ``payload`` bytes of an encoded update.
+        """Return the bounds for pings of a model with m weights and encoded updates of at most ``payload`` bytes.
 
-        With ``telemetry`` pings may have Firefox' envelope. ``look`` is as in :class:`Bounds`.
+        With ``telemetry``, pings may have Firefox' envelope. ``look`` is explained in :class:`Bounds`.
         """
         values, text = map(max, self._batched.room, (self._telemetry if telemetry else self._batched).room)
         update = max(_BYTES_A_VALUE * m, 2 * payload)
@@ -92,19 +92,19 @@ class Decoding:
         return Bounds(m + values, size, look)
 
     def ping(self, body: bytes) -> Ping:
-        """Return the ping in a body; raises :class:`Rejection` if it is invalid."""
+        """Return the ping in a body; raise :class:`Rejection` if it is invalid."""
         return self._ping.decode(body)
 
     def batched(self, line: bytes) -> BatchedPing:
-        """Return the ping in a line of a batch; raises :class:`Rejection` if it is invalid."""
+        """Return the ping in a line of a batch; raise :class:`Rejection` if it is invalid."""
         return self._batched.decode(line)
 
     def telemetry(self, body: bytes) -> TelemetryPing:
-        """Return the ping in Firefox' envelope; raises :class:`Rejection` if it is invalid."""
+        """Return the ping in Firefox' envelope; raise :class:`Rejection` if it is invalid."""
         return self._telemetry.decode(body)
 
     def lines(self, body: bytes) -> list[BatchedPing] | None:
-        """Return the pings of some lines at once, or None if any line is invalid; decode them one by one then."""
+        """Return the pings of several lines, or None if any is invalid; callers then decode them one by one."""
         try:
             pings = self._batched.decoder.decode_lines(body)
         except DECODING_ERRORS:
@@ -113,10 +113,10 @@ class Decoding:
 
 
 class _Form(Generic[_P]):
-    """One form of a document type: alone, in a batch, or in telemetry.
+    """One form in which a document type is sent: alone, in a batch, or in telemetry.
 
     Attributes:
-        room: maximum commas and maximum characters of text of a document without its update.
+        room: maximum numbers of commas and of text characters in a document without its update.
     """
 
     def __init__(self, form: type[_P], document: DocumentType) -> None:
@@ -132,7 +132,7 @@ class _Form(Generic[_P]):
         self.room = _room_of(form, payload)
 
     def decode(self, body: bytes) -> _P:
-        """Return the document in a body; raises :class:`Rejection` if it is invalid."""
+        """Return the document in a body; raise :class:`Rejection` if it is invalid."""
         try:
             ping = self._decoded(body)
         except DECODING_ERRORS as error:
@@ -172,14 +172,14 @@ class _Form(Generic[_P]):
 _FRACTION = "Expected `int`, got `float`"
 
 _EXACT = 2**53
-"""Largest integer that a float represents exactly."""
+"""Largest integer up to which floats represent all integers exactly."""
 
 
 class _WholeNumbers:
-    """Rewrites a document in which an integer was sent as ``5.0`` or ``5e0``.
+    """Rewrites documents with integers that were sent as ``5.0`` or ``5e0``.
 
-    JSON Schema, and thus the published schema, accepts these as integers; some languages write all numbers this way.
-    Only documents rejected for this reason are rewritten. Their integers are decoded; everything else is copied.
+    JSON Schema, and thus the published schema, accepts them as integers; some languages write all numbers this way.
+    Only documents rejected for this reason are rewritten. Integer fields are decoded; all other fields are copied.
     """
 
     def __init__(self, form: type[Ping], payload: type[Payload]) -> None:
@@ -188,7 +188,7 @@ class _WholeNumbers:
         self._of_form, self._of_payload = _integers(form), _integers(payload)
 
     def rewritten(self, body: bytes) -> bytes:
-        """Return the document with whole numbers such as 1.0 written as 1; raises the decoder's errors."""
+        """Return the document with whole numbers such as 1.0 written as 1; raise the decoder's errors."""
         found: Any = self._decoder.decode(body)
         self._rewrite(found, self._of_form)
         if found.payload is not UNSET:
@@ -202,7 +202,7 @@ class _WholeNumbers:
 
 
 def _unread(struct: type[msgspec.Struct], **read: Any) -> type[msgspec.Struct]:
-    """Return a struct of the same fields, all optional and undecoded except ``read``."""
+    """Return a struct with the same fields, all optional, and undecoded except those in ``read``."""
     fields = [
         (field.encode_name, read.get(field.name, msgspec.Raw) | msgspec.UnsetType, UNSET)
         for field in msgspec.structs.fields(struct)
@@ -211,7 +211,7 @@ def _unread(struct: type[msgspec.Struct], **read: Any) -> type[msgspec.Struct]:
 
 
 def _integers(struct: type[msgspec.Struct]) -> tuple[str, ...]:
-    """Return the encoded names of the fields of integers or lists of integers."""
+    """Return the encoded names of fields with integers or lists of integers."""
     return tuple(field.encode_name for field in _fields_of(struct) if _is_integer(field.type))
 
 
@@ -230,7 +230,7 @@ _NUMBERS: msgspec.json.Decoder[_Numbers] = msgspec.json.Decoder(_Numbers)
 
 
 def _as_integers(sent: msgspec.Raw) -> msgspec.Raw:
-    """Return a number, or a list of numbers, with whole numbers written as integers; other values unchanged."""
+    """Return a number or list of numbers with whole numbers written as integers, or any other value unchanged."""
     try:
         numbers = _NUMBERS.decode(sent)
     except DECODING_ERRORS:
@@ -250,7 +250,7 @@ def _fields_of(struct: type[msgspec.Struct]) -> tuple[msgspec.inspect.Field, ...
 
 
 def _room_of(*structs: type[msgspec.Struct]) -> tuple[int, int]:
-    """Return the maximum commas and the maximum characters of text of a ping without its update."""
+    """Return the maximum numbers of commas and of text characters in a ping without its update."""
     info = [field for struct in structs for field in _fields_of(struct)]
     values = len(info)
     text = 0

@@ -1,6 +1,6 @@
-"""Detection of documents that have landed before: within a batch, and among the most recent ones.
+"""Detection of duplicate documents: within a batch, and among the most recently landed documents.
 
-A retry that arrives later than this memory reaches becomes a second row, which the round removes.
+A retry of an older document lands as a second row, which the round removes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from fedping.protocol.location import Place, base_name
 def keys_of(ids: NDArray[np.uint8], studies: pa.ChunkedArray) -> NDArray[np.uint8]:
     """Return keys that identify documents, shape (k, 16): their ids, shape (k, 16), each mixed with its study's name.
 
-    The same id in two studies is two documents. Mixed keys are as long as ids, and as random, so that comparisons need
-    not know of studies.
+    The same id in two studies means two documents. Mixed keys are as long and as random as ids, and can be compared
+    without the study.
     """
     codes = studies.combine_chunks().dictionary_encode()
     codes = codes.chunk(0) if isinstance(codes, pa.ChunkedArray) else codes
@@ -44,9 +44,10 @@ def _mark(study: str) -> NDArray[np.uint8]:
 
 
 def first_of_each(ids: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return which rows hold a document's id or key for the first time; ids have shape (k, 16), the mask shape (k,).
+    """Return a mask, shape (k,), of the first occurrence of each id or key; ``ids`` has shape (k, 16).
 
-    They are random, so eight bytes distinguish almost all of them; only rows that agree in those are compared in full.
+    Ids are random, so eight bytes distinguish almost all of them. Only rows with the same eight bytes are compared in
+    full.
     """
     first = np.ones(len(ids), dtype=np.bool_)
     halves = np.ascontiguousarray(ids[:, 8:]).view(np.uint64).ravel()
@@ -66,7 +67,7 @@ def first_of_each(ids: NDArray[np.uint8]) -> NDArray[np.bool_]:
 REMEMBERED = 250_000
 LOOK_BACK_MS = 3_600_000
 _READ_AT_ONCE = 16
-"""Number of files."""
+"""Number of files that are read concurrently."""
 
 
 class RecentDocuments:
@@ -87,7 +88,7 @@ class RecentDocuments:
         self._sorted = every[np.argsort(every[:, 1])]
 
     def holds(self, keys: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Return which of the keys, shape (k, 16), are remembered; the mask has shape (k,)."""
+        """Return a mask, shape (k,), of the keys, shape (k, 16), that are remembered."""
         asked = _halves(keys)
         if not len(self._sorted):
             return np.zeros(len(keys), dtype=np.bool_)
@@ -98,12 +99,12 @@ class RecentDocuments:
 
 
 def recently_landed(landing: Place) -> RecentDocuments:
-    """Return the documents in the files that landed last, so that a restart forgets nothing."""
+    """Return the documents in recently landed files, so that they are still known after a restart."""
     since = int(time.time() * 1000) - LOOK_BACK_MS
     files = open_landing(landing).all_files(since)
     newest_first = sorted(files, key=base_name, reverse=True)
     blocks: list[NDArray[np.uint8]] = []
-    with ThreadPoolExecutor(_READ_AT_ONCE) as pool:  # of a bucket each file takes a request or two
+    with ThreadPoolExecutor(_READ_AT_ONCE) as pool:  # each file in a bucket takes a request or two
         for start in range(0, len(newest_first), _READ_AT_ONCE):
             if sum(map(len, blocks)) >= REMEMBERED:
                 break
@@ -123,7 +124,7 @@ def _halves(keys: NDArray[np.uint8]) -> NDArray[np.uint64]:
 
 
 def document_ids(path: Place, most: int | None = None) -> NDArray[np.uint8]:
-    """Return the ids in a landed file, the last ``most`` of them, shape (k, 16); none if it cannot be read."""
+    """Return the last ``most`` ids in a landed file, shape (k, 16); k = 0 if the file can't be read."""
     held: deque[NDArray[np.uint8]] = deque([np.zeros((0, 16), np.uint8)])
     try:
         for batch in open_landed(path).batches(["document_id"]):

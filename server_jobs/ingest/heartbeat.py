@@ -1,7 +1,7 @@
 """The heartbeat: named checks of ingest's dependencies, and the pages that report them (Dockerflow).
 
-To add a check, write a function and register it in :data:`CHECKS`. Its sentence names folders and quotes errors of the
-system, so it is for the operations port; the public heartbeat lists only the names of failed checks.
+To add a check, write a function and register it in :data:`CHECKS`. Its sentence may name folders and quote system
+errors, so only the operations port shows it. The public heartbeat lists only the names of failed checks.
 """
 
 from __future__ import annotations
@@ -37,20 +37,21 @@ from fedping.server_jobs.processes import is_held
 from fedping.server_jobs.round_status import last_attempt
 
 LATE_PERIODS = 5
-"""Multiple of ``--compact-every`` that a segment may wait before the heartbeat fails."""
+"""Maximum wait of a segment before the heartbeat fails, as a multiple of ``--compact-every``."""
 
 LATE_AT_LEAST = 60.0
-"""Minimum of this time, in seconds, so that a busy machine does not fail."""
+"""Lower limit in seconds of the wait by :data:`LATE_PERIODS`, so that the heartbeat doesn't fail on a busy machine."""
 
 NEARLY_FULL_BYTES = 1024 * MIB
 NEARLY_FULL_PARTS = 20
-"""A disk is nearly full below :data:`NEARLY_FULL_BYTES` of free space and below this fraction (1 in …) of its size."""
+"""A disk is nearly full if its free space is below :data:`NEARLY_FULL_BYTES` and below this fraction (1 in …) of its
+size."""
 
 PATIENCE = 10.0
-"""Maximum seconds of all checks together; each takes milliseconds, unless a disk or a network hangs."""
+"""Maximum duration of all checks together, in seconds. Each takes milliseconds, unless a disk or a network hangs."""
 
 LONGEST_REST = 10.0
-"""Maximum seconds for which a result is reused, so that a result that took long does not outlive its cause."""
+"""Maximum seconds for which a result is reused, even if the checks took long."""
 
 _HANGS = (
     f"the checks have not returned for {PATIENCE:g} s; a disk, a network file system or an object store hangs: check "
@@ -59,12 +60,12 @@ _HANGS = (
 
 
 def health(watched: ServiceState) -> dict[str, str | None]:
-    """Return the result of each check: a sentence about its failure, or None."""
+    """Return the result of each check: a sentence about its failure, or None if it passed."""
     return {name: _answer(check, watched) for name, check in CHECKS.items()}
 
 
 def _answer(check: Callable[[ServiceState], str | None], watched: ServiceState) -> str | None:
-    """Return the result of a check; an error that prevents the check is a failure, too."""
+    """Return the result of a check. An error that prevents the check is a failure, too."""
     try:
         return check(watched)
     except (FedpingError, OSError) as error:
@@ -76,7 +77,7 @@ def _journal_trouble(watched: ServiceState) -> str | None:
 
 
 def _landing_trouble(watched: ServiceState) -> str | None:
-    """Check the landing folder. Failing compaction reports a bucket that can't be written."""
+    """Check the landing folder. Of a bucket, only the existence is checked; compaction reports failed writes."""
     landing = open_landing(watched.settings.landing)
     if isinstance(landing.place, Path):
         return _folder_trouble(landing.place, "landing")
@@ -84,7 +85,7 @@ def _landing_trouble(watched: ServiceState) -> str | None:
 
 
 def _store_trouble(watched: ServiceState) -> str | None:
-    """Check that clients, who fetch latest.json, and the next round can read the newest version of each line."""
+    """Check that clients (by latest.json) and the next round can read each line's newest version."""
     open_store(watched.settings.store)
     for study in watched.store.studies.names():
         if watched.catalogue.knows(study):
@@ -105,7 +106,7 @@ def _behind(watched: ServiceState) -> str | None:
 
 
 def store_notes(watched: ServiceState) -> list[str]:
-    """Return a sentence for each ignored file in the store; ignoring it does no harm."""
+    """Return a sentence for each file in the store that is ignored without harm."""
     try:
         return [note for name, line in _lines(watched) for note in watched.store.lines.notes(name, line)]
     except (FedpingError, OSError):
@@ -118,14 +119,14 @@ def _lines(watched: ServiceState) -> list[tuple[str, str]]:
 
 
 def _requests_trouble(watched: ServiceState) -> str | None:
-    """Check for failures of ours in recent requests, such as a full disk or missing file descriptors."""
+    """Check for server errors in recent requests, such as a full disk or a lack of file descriptors."""
     settings, known = watched.settings, watched.catalogue
     private = any(known.rules(name).study.is_private for name in known.names())
     return failing_requests(requests_of(settings.counters, time.time()), settings.journal, private)
 
 
 def _rounds_trouble(watched: ServiceState) -> str | None:
-    """Check the rounds of running studies; failures count once they are a problem of the study's health."""
+    """Check the rounds of running studies. Failures count as soon as they are a problem of the study's health."""
     store, landing = watched.store, open_landing(watched.settings.landing)
     for study, line in _lines(watched):
         attempt = last_attempt(landing, store.where, study, line)
@@ -157,9 +158,9 @@ def _compaction_trouble(watched: ServiceState) -> str | None:
 
 
 def _backlog_trouble(watched: ServiceState) -> str | None:
-    """Check the age of segments; segments of an earlier ingest count from the start of this one.
+    """Check the age of segments. Segments of an earlier ingest count from the start of this ingest.
 
-    A closed segment waits since its last ping, an open one since its creation, as its worker may no longer roll it.
+    A closed segment waits from its last ping on; an open segment from its creation on, as its worker may not roll it.
     """
     settings = watched.settings
     since: list[float] = []
@@ -196,7 +197,7 @@ CHECKS: dict[str, Callable[[ServiceState], str | None]] = {
 
 
 def _folder_trouble(folder: Path, what: str) -> str | None:
-    """Check that a folder can be written and that its disk is not nearly full."""
+    """Check that a folder is writable and that its disk isn't nearly full."""
     probe = folder / f".probe-{os.getpid()}"
     try:
         probe.write_bytes(b"x")
@@ -213,7 +214,7 @@ def _folder_trouble(folder: Path, what: str) -> str | None:
 
 
 def _check_lines(place: Place, store: ModelStore, rules: StudyRules) -> None:
-    """Raise the errors that a client that fetches latest.json, or a round, would meet."""
+    """Raise any error that a client with latest.json, or a round, would encounter."""
     study = rules.study.name
     for name, head in rules.heads.items():
         served = head.latest()
@@ -236,12 +237,12 @@ def _read_newest(place: Place, study: str, line: str, served: int, newest: int, 
 
 
 class Pulse:
-    """The results of the checks, for any number of threads; at most one thread runs the checks.
+    """Results of the checks, shared by threads. At most one thread at a time runs the checks.
 
     Args:
         watched: the parts to check.
-        rest: multiple of the checks' duration for which their results are reused, up to :data:`LONGEST_REST`. The
-            public heartbeat is open to any number of requests, which may only cost a share of the time.
+        rest: multiple of the checks' duration for which their results are reused, up to :data:`LONGEST_REST`. It bounds
+            the share of time that requests for the public heartbeat can consume.
     """
 
     def __init__(self, watched: ServiceState, rest: float = 0.0) -> None:
@@ -256,7 +257,7 @@ class Pulse:
         self._stale_at = 0.0
 
     def __call__(self) -> dict[str, str | None]:
-        """Return the results of :func:`health`; the result ``answers`` reports checks that hang."""
+        """Return the results of :func:`health`; the entry ``answers`` reports checks that hang."""
         if self._last and time.monotonic() < self._stale_at:
             return self._last
         with self._lock:
@@ -287,7 +288,7 @@ SHALLOW = "/__lbheartbeat__"
 
 
 def heartbeat_pages(pulse: Pulse, notes: Callable[[], list[str]] | None = None) -> Blueprint:
-    """Return the views: with sentences and harmless ``notes`` for the operator, else with the names of checks only."""
+    """Return the views. With ``notes``, they show sentences to the operator; otherwise only names of checks."""
     views = Blueprint("dockerflow", __name__)
     commit = os.environ.get("FEDPING_COMMIT", "")
 

@@ -1,13 +1,14 @@
-"""The journal: accepted pings on disk before they are answered.
+"""The journal, which stores accepted pings on disk before their requests are answered.
 
-The first request of a batch leads it: while the previous batch is flushed others join, then the leader writes all of
-them as one frame, flushes, and releases them. Pings are on disk when :meth:`Journal.append` returns.
+Requests are written in groups. The first request of a group is its leader. While the previous group is flushed,
+others join. Then the leader writes all pings as one frame, flushes, and releases the others. Pings are on disk when
+:meth:`Journal.append` returns.
 
-Writes to an open file that was removed succeed silently. Before a commit is answered its segment is therefore looked up
-by name; if it is missing, its whole contents are written to another segment.
+Writes to a removed open file succeed silently. So, before a commit is answered, its segment is looked up by name. If
+the segment is missing, its whole contents are written to another segment.
 
-Each document type has its own journal, so that segments can be read as columns, and an unused type costs nothing. Types
-whose columns differ by study have one for each study.
+Each document type has its own journal, so that segments can be read as columns, and an unused type costs nothing.
+Types whose columns differ by study have one journal per study.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 TELL_EVERY = 60.0
-"""Seconds between two lines of the log on pings that could not be written."""
+"""Minimum seconds between two log lines about pings that couldn't be written."""
 
 
 class NotStored(Exception):
-    """The pings are not on disk. ``full`` says that the disk is full."""
+    """The pings couldn't be written to disk. ``full`` says whether the disk is full."""
 
     def __init__(self, cause: str, full: bool) -> None:
         super().__init__(cause)
@@ -60,7 +61,7 @@ class _Batch:
 
 
 class Journal:
-    """The journal of one process and one document type, in a folder that others write to as well."""
+    """The journal of one process and document type, in a folder shared with other processes."""
 
     def __init__(self, folder: Path, roll_bytes: int, counters: Counters, document: str) -> None:
         self._folder = folder
@@ -75,7 +76,7 @@ class Journal:
         self._lost = False  # whether the segment is known to be missing, and could not be written again
 
     def append(self, lines: bytes, rows: int) -> None:
-        """Return once the JSON lines of ``rows`` pings are on disk; raises :class:`NotStored` if they are not."""
+        """Return once the JSON lines of ``rows`` pings are on disk; raise :class:`NotStored` on failure."""
         with self._gate:
             batch = self._gathering
             batch.parts.append(lines)
@@ -94,14 +95,15 @@ class Journal:
         """Roll the segment now if it exists and is at least ``older_than`` seconds old.
 
         Raises:
-            OSError: it was removed and cannot be written again; it is kept, and the next call tries again.
+            OSError: the segment was removed and can't be written again. Its contents are kept; the next call tries
+                again.
         """
         with self._disk:
             if self._segment is not None and time.monotonic() - self._segment.began >= older_than:
                 self._roll()
 
     def keep(self) -> None:
-        """Write the segment again if it was removed since the last commit; a failure is logged and retried."""
+        """Write the segment again if it was removed since the last commit. A failure is logged and retried."""
         with self._disk:
             try:
                 self._put_in_place()
@@ -136,7 +138,7 @@ class Journal:
             self._roll()
 
     def _put_in_place(self) -> None:
-        """Write the segment again, to another file, if it is not where others look for it."""
+        """Write the segment again, to another file, if its file was removed or moved."""
         if self._segment is not None and not self._segment.is_in_place():
             gone, self._segment = self._segment.path, self._segment.saved()
             self._counters.add("rescued", 1)
@@ -160,7 +162,7 @@ class Journal:
         self._lost = self._segment is not None
 
     def _tell_refused(self, error: OSError) -> None:
-        """Log, once a minute, why pings are refused."""
+        """Log the reason for rejected pings, at most once a minute."""
         if time.monotonic() - self._told < TELL_EVERY:
             return
         self._told = time.monotonic()
@@ -172,7 +174,7 @@ class Journal:
         )
 
     def _count(self, rows: int, written: int, seconds: float) -> None:
-        """Count a commit. Only the leader, who holds the disk, does so, so that no count is lost."""
+        """Count a commit. Only the group's leader does so, so that concurrent counts aren't lost."""
         self._counters.add("accepted", rows)
         self._counters.add("commits", 1)
         self._counters.add("journal_bytes", written)
@@ -184,7 +186,7 @@ class Journal:
         self._segment = None
 
     def _abandon(self, error: OSError) -> None:
-        """Switch to another segment after a failed append, unless others could then not find this one's pings."""
+        """Switch to another segment after a failed append, unless the compactor couldn't find this segment's pings."""
         if self._segment is None:
             return
         cut = self._segment.cut()
@@ -198,7 +200,7 @@ class Journal:
 
 
 class Journals:
-    """A :class:`Journal` for each document type, all in one folder, made when it is first needed."""
+    """The :class:`Journal` objects of all document types, in one folder. Each is created when first needed."""
 
     def __init__(self, folder: Path, roll_bytes: int, counters: Counters) -> None:
         self._folder, self._roll_bytes, self._counters = folder, roll_bytes, counters
@@ -216,7 +218,7 @@ class Journals:
             return self._journals[name]
 
     def keep(self) -> None:
-        """Write every removed segment again."""
+        """Rewrite all removed segments."""
         for journal in list(self._journals.values()):
             journal.keep()
 
@@ -227,11 +229,11 @@ class Journals:
 
 
 _Failure: TypeAlias = tuple[str, bool] | None
-"""The contents of :class:`NotStored`, without the exception, whose traceback would keep the pings in memory."""
+"""The arguments of a :class:`NotStored`, whose traceback would keep the pings in memory."""
 
 
 class Commits:
-    """Appends to a :class:`Journal` from its own thread, for callers that must not wait for a disk.
+    """Appends to a :class:`Journal` in a separate thread, for an event loop that must not wait for a disk.
 
     Call it from one event loop only.
     """
@@ -245,7 +247,7 @@ class Commits:
         self._is_flushing = False
 
     async def append(self, lines: bytes, rows: int) -> None:
-        """Return once the JSON lines of ``rows`` pings are on disk; raises :class:`NotStored` if they are not."""
+        """Return once the JSON lines of ``rows`` pings are on disk; raise :class:`NotStored` on failure."""
         loop = asyncio.get_running_loop()
         stored: asyncio.Future[_Failure] = loop.create_future()
         self._parts.append(lines)
@@ -257,7 +259,7 @@ class Commits:
             raise NotStored(*failure)
 
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin to write the collected lines."""
+        """Start to write the collected lines."""
         self._is_flushing = True
         parts, rows, waiting = self._parts, self._rows, self._waiting
         self._parts, self._rows, self._waiting = [], 0, []

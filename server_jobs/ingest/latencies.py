@@ -1,8 +1,8 @@
-"""Answer times of ingest, counted by page and class of status, for the operator.
+"""Ingest's response times, counted by page and status class, for the operator.
 
-The clock starts when a request has arrived with its body: any client can send slowly, so an alarm on that time would be
-worthless. Each worker counts in a mapped file, as for its counters (:mod:`fedping.server_jobs.ingest.counters`); only
-the thread that answers counts.
+Time is measured from the moment when a request has arrived with its body: any client can send slowly, so an alert on
+the transfer time would be useless. Each worker counts in a mapped file, like its counters
+(:mod:`fedping.server_jobs.ingest.counters`). Only the thread that sends responses counts.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Upper bounds of the buckets in seconds, each 2 to 2.5 times the last: from less than a flush of a fast disk, to the
-time after which clients stop waiting."""
+"""Upper bounds of the histogram's buckets in seconds, each 2 to 2.5 times the previous bound. They range from less
+than a flush of a fast disk to the time after which clients stop waiting."""
 
 PING = "/submit/<study>/<type>/<version>/<document id>"
 BATCH = "/submit/<study>/<type>/<version>"
@@ -43,15 +43,15 @@ ROUTES = (
     "/__version__",
     OTHER,
 )
-"""Every page, by the name of its view, so that clients can't create series."""
+"""All pages, by the names of their views, so that clients can't create series in the metrics."""
 
 STATUSES = ("2xx", "3xx", "4xx", "5xx")
 WATCH = "fedping.stopwatch"
-"""Key of a request's :class:`Stopwatch` in its environment, for the view that knows the page."""
+"""Key of the :class:`Stopwatch` in a request's environment. The view sets its page."""
 
 COARSE_REQUESTS = 1000
 COARSE_SECONDS = 10
-"""Steps to which successful requests and their seconds are rounded down with a private study."""
+"""Steps to which the number of successful requests and their seconds are rounded down if a study is private."""
 
 _WIDTH = len(BOUNDS) + 2  # the last bucket has no bound; then the sum of all, in nanoseconds
 _NUMBERS = len(ROUTES) * len(STATUSES) * _WIDTH
@@ -60,15 +60,15 @@ _FIRST = {route: index * len(STATUSES) * _WIDTH for index, route in enumerate(RO
 _BOUNDS_NS = tuple(int(bound * 1e9) for bound in BOUNDS)
 ELSEWHERE = _FIRST[OTHER]
 SUBMITTED = {4: _FIRST[BATCH], 5: _FIRST[PING], 8: _FIRST[TELEMETRY]}
-"""First index of the counts of paths below ``/submit/``, by their number of slashes."""
+"""First index of the counts of a path below ``/submit/``, by its number of slashes."""
 
 
 class Stopwatch:
-    """The time of one request.
+    """Measures the time of one request.
 
     Attributes:
-        began: time of its arrival, by the monotonic clock in nanoseconds.
-        page: first index of its page's counts; for paths below ``/submit/`` from :data:`SUBMITTED`.
+        began: time of the request's arrival, by the monotonic clock in nanoseconds.
+        page: first index of the page's counts; for paths below ``/submit/`` from :data:`SUBMITTED`.
     """
 
     began: int
@@ -80,17 +80,17 @@ class Stopwatch:
 
 
 class Latencies:
-    """The counts of one process, for a single thread.
+    """Response times counted by one process; not thread-safe.
 
     Raises:
-        OSError: its file can't be created in ``folder``.
+        OSError: the process's file can't be created in ``folder``.
     """
 
     def __init__(self, folder: Path) -> None:
         self._numbers = mapped_numbers(folder, _SUFFIX, _NUMBERS)
 
     def answered(self, watch: Stopwatch, status: int) -> None:
-        """Count an answer that is sent now."""
+        """Count a response that is being sent."""
         took = perf_counter_ns() - watch.began
         numbers, first = self._numbers, watch.page + (status // 100 - 2) * _WIDTH
         numbers[first + bisect_left(_BOUNDS_NS, took)] += 1
@@ -98,9 +98,10 @@ class Latencies:
 
 
 class Answered(NamedTuple):
-    """The answers of one route and one class of status.
+    """Response times of one route and one status class.
 
-    ``counts`` has the number of answers within each of :data:`BOUNDS`, and the number of all; ``seconds`` is their sum.
+    ``counts`` has the number of responses within each of :data:`BOUNDS`, and of all responses. ``seconds`` is the sum
+    of response times.
     """
 
     counts: tuple[int, ...]
@@ -108,13 +109,13 @@ class Answered(NamedTuple):
 
     @property
     def coarse(self) -> Answered:
-        """These counts, rounded down so that no single answer shows."""
+        """These counts, rounded down so that they don't reveal single responses."""
         counts = tuple(count - count % COARSE_REQUESTS for count in self.counts)
         return Answered(counts, self.seconds - self.seconds % COARSE_SECONDS if counts[-1] else 0.0)
 
 
 def latencies(folder: Path) -> dict[tuple[str, str], Answered]:
-    """Return the answers by route and class of status, summed over the processes, without empty entries."""
+    """Return response times by route and status class, summed over all processes, without empty entries."""
     numbers = summed_numbers(folder, _SUFFIX, _NUMBERS)
     answered = {}
     for route, first in _FIRST.items():
@@ -127,11 +128,11 @@ def latencies(folder: Path) -> dict[tuple[str, str], Answered]:
 
 
 def latency_families(answered: Mapping[tuple[str, str], Answered], private: bool) -> Iterator[Metric]:
-    """Yield the histogram.
+    """Yield the histogram of response times.
 
     Args:
-        answered: by route and class of status.
-        private: whether a study is private, so that successful answers are rounded down.
+        answered: response times by route and status class.
+        private: whether a study is private; numbers of successful responses are then rounded down.
     """
     from prometheus_client.core import HistogramMetricFamily
 

@@ -1,7 +1,7 @@
-"""The operations port: metrics, status, the heartbeat with reasons, and flush, served by a process of its own.
+"""The operations port: metrics, status, heartbeat with reasons, and flush, served by a separate process.
 
-Any program that reaches the port may use it; on loopback these are the programs of this machine. Pages in a browser are
-rejected: requests from another site, and requests by a name that was pointed at this machine.
+Any program that can reach the port may use it; on loopback, these are programs on this machine. Requests of web pages
+in a browser are rejected: those from another site, and those by a host name that was pointed at this machine.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ COARSE = dict.fromkeys(("accepted", "landed", "duplicates", "batches", "commits"
     "posted_bytes": 1_000_000,
     "fetched_bytes": 1_000_000,
 }
-"""Steps to which counters are rounded down with a private study, because exact ones would reveal single pings."""
+"""Steps to which counters are rounded down if a study is private. Exact counters would reveal single pings."""
 
 SECONDS = {
     "commit_microseconds": ("journal_commit_seconds", "Time spent in writing and flushing the journal."),
@@ -88,10 +88,10 @@ class Metrics:
     """The contents of the metrics page.
 
     Attributes:
-        sums: every counter.
-        waiting: the pings and segments in the journal.
+        sums: all counters.
+        waiting: numbers of pings and segments in the journal.
         missing: number of accepted pings that are neither landed nor in the journal.
-        checks: the checks of the heartbeat; a sentence for each that fails.
+        checks: the heartbeat's checks, with a sentence for each failed check.
         updates: number and bytes of landed updates, by kind.
         unserved: number of studies that can't be served.
         studies: state and health of the other studies.
@@ -99,7 +99,7 @@ class Metrics:
         private: the private studies.
         budgets: guarantee and remaining budget of each private line.
         rounds: outcomes of the rounds of each line.
-        answers: answer times by route and class of status.
+        answers: response times by route and status class.
         resources: memory of the processes, and the disks.
     """
 
@@ -118,9 +118,9 @@ class Metrics:
     resources: Resources
 
     def coarse(self) -> Metrics:
-        """Return these metrics without the exact numbers of pings that a private study must not reveal.
+        """Return these metrics without exact numbers of pings, if a study is private.
 
-        The numbers of private studies are removed, and with any private study the sums of all studies are rounded down.
+        The numbers of private studies are removed, and the sums over all studies are rounded down.
         """
         if not self.private:
             return self
@@ -252,7 +252,7 @@ def _budget_families(budgets: Sequence[tuple[str, str, PrivateFacts]]) -> Iterat
 
 
 def _study_families(metrics: Metrics) -> Iterator[Metric]:
-    """Yield the health of studies: one number for each study and each name of a finding or rejection reason."""
+    """Yield the health of studies: a number for each study, and for each finding and rejection reason of a study."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     states = GaugeMetricFamily(
@@ -306,7 +306,7 @@ LEVELS = {"warning": 1, "problem": 2}
 FLUSH_SECONDS = 30.0
 LONGEST_FLUSH_SECONDS = 600.0
 MOST_FLUSHES = 8
-"""Maximum number of waiting flushes, so that some threads are always free for short requests."""
+"""Maximum number of waiting flushes. It leaves some threads free for short requests."""
 
 
 class Operations(Flask):
@@ -332,7 +332,7 @@ class Operations(Flask):
 
 
 def _metrics(watched: ServiceState, monitor: StudyMonitor, checks: Mapping[str, str | None]) -> Metrics:
-    """Return the metrics of this moment; those of studies and rounds are empty while the store does not answer."""
+    """Return the current metrics. Those of studies and rounds are empty while the store doesn't respond."""
     settings, away = watched.settings, _is_away(watched, checks)
     by_study = of_studies(settings.counters)
     return Metrics(
@@ -353,12 +353,12 @@ def _metrics(watched: ServiceState, monitor: StudyMonitor, checks: Mapping[str, 
 
 
 def _is_away(watched: ServiceState, checks: Mapping[str, str | None]) -> bool:
-    """Return whether a bucket has just not answered. Another request would wait for it as well."""
+    """Return whether a check has found that a bucket doesn't respond. Another request to it would wait as well."""
     return not watched.store.is_near and bool(checks.get("store") or "answers" in checks)
 
 
 def _or_empty(read: Callable[[], T], empty: T) -> T:
-    """Return what was read, or ``empty`` if the store can't be read, which the check ``store`` reports."""
+    """Return the result of ``read``, or ``empty`` if the store can't be read; the check ``store`` reports that."""
     try:
         return read()
     except (FedpingError, OSError):
@@ -387,9 +387,9 @@ def operations_pages(watched: ServiceState, pulse: Pulse) -> Blueprint:
 
     @views.post("/__flush__")
     def flush() -> Response:
-        """Land all pings accepted before this request; answer when they are in Parquet, or 504 after the timeout.
+        """Land all pings accepted before this request. Respond when they are in Parquet, or with 504 after the timeout.
 
-        Pings that were removed from the journal never land; the answer is 504 then, too.
+        Pings that were removed from the journal never land; the response is then 504, too.
         """
         if not flushing.acquire(blocking=False):
             return _json_response(
@@ -409,10 +409,10 @@ def operations_pages(watched: ServiceState, pulse: Pulse) -> Blueprint:
 
 
 def _private(monitor: StudyMonitor, catalogue: Catalogue, counted: frozenset[str], away: bool) -> frozenset[str]:
-    """Return the private studies; while the store can't be read, the known ones and all counted unknown studies.
+    """Return the private studies. While the store can't be read, unusable and unknown studies count as private.
 
-    Numbers that were shown exactly must not be rounded down meanwhile, because Prometheus takes a falling counter for a
-    restart.
+    Numbers of known studies that aren't private stay exact meanwhile, because Prometheus takes a falling counter for
+    a restart.
     """
     known = catalogue.names()
     private = {name for name in known if catalogue.rules(name).study.is_private}
@@ -423,9 +423,9 @@ def _private(monitor: StudyMonitor, catalogue: Catalogue, counted: frozenset[str
 
 
 def status_of(watched: ServiceState, is_private: bool) -> dict[str, object]:
-    """Return the numbers of pings accepted and landed since ingest started, and of those in the journal now.
+    """Return the numbers of pings accepted and landed since ingest started, and of pings in the journal.
 
-    With ``is_private``, if a study is private, numbers of pings are rounded down as in the metrics.
+    With ``is_private`` (a study is private), numbers of pings are rounded down as in the metrics.
     """
     sums: Mapping[str, int] = totals(watched.settings.counters)
     waiting = backlog(watched.settings.journal)
@@ -460,14 +460,14 @@ def _json_response(value: object, status: int = 200) -> Response:
 
 MOST_AT_ONCE = 64
 SILENT_SECONDS = 10.0
-"""Seconds that a connection may keep a thread waiting for its request."""
+"""Maximum seconds that a thread waits for the request of a connection."""
 
 
 class OperatorsListener:
-    """The socket of the operations port. This process listens and a child serves, so that requests survive its death.
+    """Socket of the operations port. This process listens and a child serves, so requests survive the child's death.
 
     Raises:
-        CannotStart: the host is not one of this machine's, or the port is in use.
+        CannotStart: the host isn't an address of this machine, or the port is in use.
     """
 
     def __init__(self, settings: IngestSettings) -> None:
@@ -479,12 +479,12 @@ class OperatorsListener:
 
     @property
     def url(self) -> str:
-        """The URL on which it listens."""
+        """The URL of the operations port."""
         host = self._settings.operations_host
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     def serve(self, parent: int) -> None:
-        """Serve until this process ends, at the latest with ``parent``."""
+        """Serve until this process or its ``parent`` ends."""
         exit_with_parent(parent)
         os.setpgrp()
         watched = _watched(self._settings)
@@ -498,7 +498,7 @@ class _Handler(WSGIRequestHandler):
     timeout = SILENT_SECONDS
 
     def log(self, type: str, message: str, *args: object) -> None:
-        """Log nothing: scrapes arrive every few seconds, and a dropped connection is no error."""
+        """Log nothing: scrapes arrive every few seconds, and a dropped connection isn't an error."""
 
 
 class _Server(ThreadedWSGIServer):
@@ -520,7 +520,7 @@ class _Server(ThreadedWSGIServer):
 
 
 def _watched(settings: IngestSettings) -> ServiceState:
-    """Return the parts to watch. The store may be unreadable; the heartbeat reports why."""
+    """Return the parts to check. The store may be unreadable; the heartbeat reports the reason."""
     store = store_at(settings.store)
     return ServiceState(
         settings=settings, store=store, catalogue=Catalogue(store, patient=True, ticket_keys=settings.ticket_keys)
@@ -528,7 +528,7 @@ def _watched(settings: IngestSettings) -> ServiceState:
 
 
 def _keep_up(catalogue: Catalogue) -> None:
-    """Follow the newest versions as workers do, so that published versions stay known if the store is lost."""
+    """Refresh the newest versions as workers do, so that published versions are still known if the store is lost."""
     while True:
         time.sleep(catalogue.every)
         catalogue.refresh()

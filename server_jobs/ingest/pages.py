@@ -1,11 +1,11 @@
 """The pages that clients fetch: studies and models as static documents, and the optional demo page.
 
-The number of the newest version is looked up for each request, so no worker answers with a superseded one. A version's
-bytes are cached by number, because they never change.
+The number of the newest version is looked up for each request, so no worker responds with a superseded version. A
+version's bytes are cached by number, because they never change.
 
-The demo page is served with `fedping ingest --demo-page`. Its files are read once, when a worker starts, and found by
-their whole path, so paths can't lead outside. Below ``/demo/`` they have the layout of ``browser/``, so that the page's
-modules find the client's module as in a checkout.
+The demo page is served with `fedping ingest --demo-page`. Its files are read once, when a worker starts. They are
+looked up by their whole path, so requests can't reach other files. Below ``/demo/`` they have the layout of
+``browser/``, so that the page's modules find the client's module as in a checkout.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from fedping.server_jobs.ingest.services import Services
 from fedping.server_jobs.ingest.settings import MIB
 
 KEPT_BYTES = 64 * MIB
-"""Bytes of cached documents per worker. A model of a million weights has 20 MB, and 10 MB more compressed; that of the
-study of 2018 has less than 1 kB."""
+"""Maximum bytes of cached documents per worker. A model with a million weights has 20 MB, plus 10 MB compressed; the
+model of the study of 2018 has less than 1 kB."""
 
 WORTH_PACKING = 1024
-"""Minimum bytes of a document that is compressed; the head of an answer outweighs smaller savings."""
+"""Minimum bytes of a document to compress. For smaller documents, the savings are small compared with the headers."""
 
 _LEVEL = 1
-"""Level of gzip. A million weights have 9.9 MB, and 9.2 MB at level 6, which takes five times as long."""
+"""Compression level of gzip. A million weights have 9.9 MB; level 6 results in 9.2 MB, but takes five times as long."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """A document's bytes and entity tag; ``packed`` has a long document compressed by gzip."""
+    """A document's bytes and entity tag. ``packed`` is the gzip-compressed form of a long document."""
 
     data: bytes
     etag: str
@@ -59,19 +59,19 @@ class Document:
 
 
 def tagged(data: bytes) -> Document:
-    """Return bytes with their permanent entity tag."""
+    """Return a document with its entity tag, which depends only on the bytes."""
     return Document(data, hashlib.sha256(data).hexdigest()[:32])
 
 
 def _packed(document: Document) -> Document:
-    """Return a document with its packed form, if it is long enough."""
+    """Return a document with its compressed form, if it is long enough."""
     if len(document.data) <= WORTH_PACKING:
         return document
     return replace(document, packed=gzip.compress(document.data, _LEVEL, mtime=0))
 
 
 class Documents:
-    """Model documents by study, line, number and staged version. They never change, so none is read twice."""
+    """Cache of model documents by study, line, number and staged version. Documents never change."""
 
     def __init__(self, store: ModelStore, most_bytes: int = KEPT_BYTES) -> None:
         self._store = store
@@ -80,7 +80,7 @@ class Documents:
         self._lock = threading.Lock()
 
     def document(self, study: str, line: str, number: int, staged: Staged | None = None) -> Document:
-        """Return a version's document with its ``staged`` successor; raises StoreError without the version."""
+        """Return a version's document with its ``staged`` successor; raise StoreError if it doesn't exist."""
         key = (study, line, number, staged)
         with self._lock:
             found = self._kept.get(key)
@@ -185,7 +185,7 @@ def _no_version(line: str, number: str) -> Rejection:
 
 
 def _unreadable(line: str | None) -> Response:
-    """Return the answer for an unreadable version; the heartbeat shows the operator the cause."""
+    """Return the response for an unreadable version. The heartbeat shows the cause to the operator."""
     what = "study" if line is None else f"version of line '{line}'"
     sentence = f"the store's {what} cannot be read now; retry later"
     headers = {"Retry-After": str(RETRY_SECONDS), "Cache-Control": "no-store"}
@@ -210,7 +210,7 @@ def _static(document: Document, caching: str) -> Response:
 BROWSER = Path(__file__).parents[2] / "browser"
 PAGE = "demo/index.html"
 PARTS = ("demo", "delivery", "disclosure", "features", "models", "predicting", "product", "study")
-"""The folders of the page and of the client's module; of ``browser/`` itself only the modules are served."""
+"""Folders of the page and of the client's module. Of the files directly in ``browser/``, only modules are served."""
 
 TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -233,7 +233,7 @@ HEADERS = {
 
 
 def demo_pages(services: Services) -> Blueprint:
-    """Return the views."""
+    """Return the views of the demo page."""
     views = Blueprint("demo_page", __name__, url_prefix="/demo")
     files, counts = page_files(), LandedCounts(services.settings.landing)
 
@@ -265,7 +265,7 @@ def page_files(folder: Path = BROWSER) -> Mapping[str, Document]:
     """Return the files of the demo page, by path.
 
     Raises:
-        FedpingError: the files are not installed.
+        FedpingError: the files aren't installed.
     """
     if not (folder / PAGE).is_file():
         raise FedpingError(f"the demo page is missing ({folder / PAGE}); reinstall fedping, or remove --demo-page")
@@ -274,7 +274,7 @@ def page_files(folder: Path = BROWSER) -> Mapping[str, Document]:
 
 
 def state_of(services: Services, counts: LandedCounts, study: str | None) -> dict[str, object]:
-    """Return the studies, the chosen one (None: the first), and the landed pings of each of its lines.
+    """Return all studies, the chosen study (None: the first), and the landed pings of each of its lines.
 
     Raises:
         Rejection: the study is unknown, or the store is empty.
@@ -303,7 +303,7 @@ def state_of(services: Services, counts: LandedCounts, study: str | None) -> dic
 
 
 MOST_ROWS = 20_000
-"""Maximum rows for which clients are counted; beyond it the round reports them."""
+"""Maximum number of rows for which clients are counted. Beyond that, only the round reports clients."""
 
 Key: TypeAlias = tuple[str, str, int]
 
@@ -315,7 +315,7 @@ class _Counted:
 
 
 class LandedCounts:
-    """Counts of the current version of each line. Landed files never change, so each is read once."""
+    """Counts of pings and clients of each line's current version. Landed files never change, so each is read once."""
 
     def __init__(self, landing: Place) -> None:
         self._landing = landing
@@ -323,9 +323,9 @@ class LandedCounts:
         self._lock = threading.Lock()
 
     def of(self, document: DocumentType, study: str, line: str, iteration: int) -> dict[str, int | None]:
-        """Return the numbers of landed ``pings`` and of ``clients`` of this version; None for too many clients.
+        """Return the numbers of landed ``pings`` and of ``clients`` of a version; None for too many clients.
 
-        This is an estimate for display: it includes duplicates and damaged updates.
+        The numbers are estimates for display: they include duplicates and damaged updates.
         """
         files = landed_files(partition(self._landing, study, line, iteration))
         with self._lock:
@@ -339,7 +339,7 @@ class LandedCounts:
 
 
 def _counted(document: DocumentType, file: Place) -> _Counted:
-    """Return the counts of one file; zeros for an unreadable file, which the round reports."""
+    """Return the counts of one file; zeros if it is unreadable, which the round reports."""
     import pyarrow as pa
 
     from fedping.protocol.arrow import UPDATE_ENCODING, counted

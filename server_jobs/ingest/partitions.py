@@ -1,6 +1,6 @@
-"""From segments to partitions of the landing folder: records as columns, and their partition.
+"""Conversion of segments to partitions of the landing folder.
 
-Records are handled as whole columns, never ping by ping.
+Records are processed as whole columns, never ping by ping.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from fedping.server_jobs.ingest.segments import (
 
 STUDY, LINE, SEGMENT = "study", "line", "segment"
 ENCODED = "encoded"
-"""The record's field of an encoded update: its tag, and its payload, in base64 until it is read."""
+"""The field of a record for an encoded update: its tag, and its payload, in base64 until it is read."""
 
 CHOICE = "choice"
-"""The field of a later outcome with the document of its choice."""
+"""The field of a later outcome's record with the document of its choice."""
 
 BY_STUDY_TYPES = (LIST_UPDATE.name, OUTCOME.name)
-"""The types of pings whose columns differ by study."""
+"""Ping types whose columns differ by study."""
 
 ENVELOPE = ("document_id", "client_id", "received_at")
 _BLOCK = 256 * 1024
@@ -86,14 +86,14 @@ def _as_json(field: pa.Field) -> pa.Field:
 
 
 def read_records(lines: bytes, document: DocumentType) -> pa.Table:
-    """Return JSON lines, all of one type, as a table: the envelope, the payload's fields, study and line.
+    """Return JSON lines of one type as a table with the envelope, the payload's fields, study and line.
 
-    Of a type whose columns differ by study, the lines are of one study, and say what its columns are: the declarations
-    are in the store, and pings land while that is away.
+    If a type's columns differ by study, all lines must belong to one study. The columns are inferred from the lines,
+    because their declarations are in the store, and pings land even while the store is unreachable.
 
     Raises:
-        pa.ArrowInvalid: a line is not JSON or has other fields.
-        ValueError: a field is missing, an id is not written as a UUID, or a payload is not in base64.
+        pa.ArrowInvalid: a line isn't JSON or has other fields.
+        ValueError: a field is missing, an id isn't written as a UUID, or a payload isn't base64.
     """
     table = _table_of(lines, record_schema(document), "infer" if document.name in BY_STUDY_TYPES else "error")
     if document.name in BY_STUDY_TYPES:
@@ -116,15 +116,15 @@ def _table_of(lines: bytes, schema: pa.Schema, unexpected: str) -> pa.Table:
 
 
 _COLUMN_TYPES = {pa.bool_(): pa.bool_(), pa.int64(): pa.int32(), pa.float64(): pa.float64(), pa.string(): pa.string()}
-"""The type with which a column of an outcome lands, by the type that it has when its JSON is read. The encoder has a
-separate form for flags, counts, numbers and categories."""
+"""Landed types of outcomes' columns, by the types inferred from JSON. The encoder writes flags, counts, numbers and
+categories differently."""
 
 
 def _with_texts(table: pa.Table, lines: bytes, schema: pa.Schema) -> pa.Table:
-    """Return records whose inferred columns are of outcomes; texts that look like times are read again as texts.
+    """Return records with only outcomes as inferred columns. Texts that were inferred as times are read again as texts.
 
     Raises:
-        ValueError: the lines have a field of another kind, which no outcome has.
+        ValueError: the lines have a field with a type that outcomes can't have.
     """
     payload = schema.field("payload").type
     known = {field.name for field in payload}
@@ -151,7 +151,7 @@ def _check_complete(records: pa.Table, document: DocumentType) -> None:
 
 
 def _with_bytes(encoded: pa.StructArray) -> pa.StructArray:
-    """Return encoded updates whose payloads are bytes."""
+    """Return encoded updates with their payloads decoded to bytes."""
     payloads = from_base64(encoded.field("payload"))
     return pa.StructArray.from_arrays(
         [encoded.field("encoding"), payloads], names=["encoding", "payload"], mask=encoded.is_null()
@@ -168,9 +168,9 @@ def _block_bytes(lines: bytes) -> int:
 
 
 def landed_columns(records: pa.Table, document: DocumentType) -> pa.Table:
-    """Return records of one partition with :func:`fedping.protocol.arrow.landed_schema`.
+    """Return one partition's records in the schema :func:`fedping.protocol.arrow.landed_schema`.
 
-    Declared columns that no record has are null. Undeclared columns of records, which ingest accepted by a newer
+    Declared columns that are missing in all records are null. Undeclared columns, which ingest accepted by a newer
     declaration, follow in the order of their names.
     """
     columns = {
@@ -208,7 +208,7 @@ def _base_names(document: DocumentType) -> frozenset[str]:
 
 
 def _landed_type(read: pa.DataType) -> pa.DataType:
-    """Return the type with which a column of an outcome lands, from the one that it has in a record."""
+    """Return the landed type of an outcome's column, from its type in records."""
     kind = _COLUMN_TYPES[read]
     return pa.dictionary(pa.int32(), kind) if pa.types.is_string(kind) else kind
 
@@ -227,7 +227,7 @@ def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
 
 
 def _updates(dense: pa.ListArray, encoded: pa.StructArray) -> tuple[pa.Array, pa.Array]:
-    """Return the payloads of updates and their tags; both are null where there is no update."""
+    """Return the payloads of updates and their tags; both are null for pings without an update."""
     payloads, tags = _dense_updates(dense)
     if encoded.null_count == len(encoded):
         return payloads, tags
@@ -263,12 +263,13 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 
 def from_base64(texts: pa.StringArray) -> pa.BinaryArray:
-    """Return the bytes of base64 texts with padding, null for null.
+    """Return the bytes of padded base64 texts, null for null.
 
-    They are decoded one by one: the standard library needs one pass over each, NumPy several over all of them.
+    Texts are decoded one by one, with one pass of the standard library over each. NumPy would need several passes
+    over all texts.
 
     Raises:
-        binascii.Error: a text is not in base64; it is a ValueError.
+        binascii.Error: a text isn't base64; the error is a ValueError.
     """
     k = len(texts)
     _, offsets, data = texts.buffers()
@@ -305,7 +306,7 @@ def uuid_column(column: pa.ChunkedArray) -> pa.Array:
 
 
 SEGMENTS_KEY = b"fedping.segments"
-"""Footer key of a landed file: the names of the journal segments that its pings came from."""
+"""Footer key of a landed file for the names of its pings' journal segments."""
 
 
 @dataclass(frozen=True)
@@ -322,24 +323,24 @@ class Part:
 
 
 class Newest:
-    """The newest version of each line among the pings so far; never newer than the published one.
+    """The newest version of each line among the pings so far.
 
-    It is read from admitted pings, so that pings land while the store can't be read, and not from the landing folder,
-    which may have foreign files. It is at most the published version, so every version that a round may still need has
-    a folder of its own.
+    It is read from admitted pings, so that pings land while the store can't be read. The landing folder isn't used,
+    because it may have foreign files. The newest version here is at most the published version, so every version that
+    a round may still need has a separate folder.
     """
 
     def __init__(self) -> None:
         self._versions: dict[tuple[str, str | None], int] = {}
 
     def seen(self, study: str, line: str | None, version: int) -> int:
-        """Record a version and return the newest so far."""
+        """Record a version; return the newest version so far."""
         newest = self._versions[study, line] = max(version, self._versions.get((study, line), NO_VERSION))
         return newest
 
 
 def outcome_parts(records: pa.Table, landing: Place) -> Iterator[Part]:
-    """Yield the partitions of later outcomes, by study and day of receipt; together they hold every row once."""
+    """Yield the partitions of later outcomes, by study and day of receipt. Each row is in exactly one partition."""
     studies = records.column(STUDY).combine_chunks().dictionary_encode()
     days = records.column("received_at").to_numpy() // _DAY_MS
     for (study, day), rows in _groups(np.stack([_codes(studies), days], axis=1)):
@@ -348,9 +349,10 @@ def outcome_parts(records: pa.Table, landing: Place) -> Iterator[Part]:
 
 
 def parts_of(records: pa.Table, landing: Place, newest: Newest) -> Iterator[Part]:
-    """Yield the partitions of records; together they hold every row once.
+    """Yield the partitions of records. Each row is in exactly one partition.
 
-    There are at most :data:`fedping.protocol.landing.APART` + 3 per line, whatever versions its pings claim.
+    A line has at most :data:`fedping.protocol.landing.APART` + 3 partitions, even if its pings claim arbitrary
+    versions.
     """
     studies, lines = (records.column(name).combine_chunks().dictionary_encode() for name in (STUDY, LINE))
     versions = records.column("model_version").to_numpy().astype(np.int64)
@@ -365,7 +367,7 @@ def parts_of(records: pa.Table, landing: Place, newest: Newest) -> Iterator[Part
 
 
 def _groups(keys: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield every distinct row of keys, shape (k, n), and its positions, in order."""
+    """Yield each distinct row of ``keys``, shape (k, n), with its positions, in order."""
     if not len(keys):
         return
     distinct, inverse = np.unique(keys, axis=0, return_inverse=True)
@@ -386,9 +388,9 @@ def segment_note(names: Iterable[str]) -> dict[bytes, bytes]:
 
 
 def landed_segments(folder: Place, since_ms: int) -> dict[str, set[Place]]:
-    """Return the segments named in the footers of a partition's files that were landed at or after ``since_ms``.
+    """Return the segments named in the footers of a partition's files that landed at or after ``since_ms``.
 
-    Each comes with the files that name it.
+    Each segment is returned with the files that name it.
     """
     names: dict[str, set[Place]] = {}
     for file in landed_files(folder):
@@ -409,7 +411,7 @@ def _segments_named(file: Place) -> list[str]:
 
 @dataclass(frozen=True)
 class Source:
-    """The contents of one segment: its records, and the pieces that cannot be read."""
+    """The contents of one segment: its records, and its unreadable pieces."""
 
     segment: Path
     records: pa.Table | None
@@ -417,15 +419,15 @@ class Source:
 
     @property
     def rows(self) -> int:
-        """The number of its pings, including those that cannot be read."""
+        """The number of the segment's pings, including unreadable pings."""
         return (0 if self.records is None else self.records.num_rows) + sum(piece.damage.rows for piece in self.pieces)
 
 
 def close_abandoned(journal: Path, set_aside: Callable[[Iterable[Piece]], None]) -> int:
-    """Close the segments whose writers died, and return how many there were.
+    """Close the segments whose writers died; return their number.
 
-    An unfinished write, whose pings were never accepted, is passed to ``set_aside`` and cut off. Other damage stays for
-    the reader of the closed segment.
+    An unfinished write, whose pings were never accepted, is passed to ``set_aside`` and cut off. Other damage is left
+    to the reader of the closed segment.
     """
     abandoned = [path for path in segments(journal, OPEN) if is_abandoned(path)]
     for path in abandoned:
@@ -456,7 +458,7 @@ def read_source(segment: Path, index: int) -> Source:
 
 
 def _tables(data: bytes, frames: tuple[Frame, ...], document: DocumentType) -> tuple[list[pa.Table], list[Damage]]:
-    """Parse all frames at once, or, if that fails, one by one, so that a bad frame loses only itself."""
+    """Parse all frames at once. If that fails, parse them one by one, so that only bad frames are lost."""
     if not frames:
         return [], []
     try:
@@ -478,7 +480,7 @@ def _frame_by_frame(
 
 
 def _checked(lines: bytes, rows: int, document: DocumentType) -> pa.Table:
-    """Return the records in lines; raises ValueError unless there are exactly ``rows`` of them."""
+    """Return the records in ``lines``; raise ValueError unless there are exactly ``rows``."""
     records = read_records(lines, document)
     if records.num_rows != rows:
         raise ValueError(f"there are {records.num_rows} records, and {rows} were written")
@@ -492,23 +494,23 @@ LOOK_EVERY = 30.0
 class Layouts:
     """The layout of each study's files: the number of shards, and the declared columns of its outcomes.
 
-    Files of any number of shards are correct; only the speed of a round depends on it. Columns that are not known yet
-    follow from the pings. So pings land while the store can't be read, and a store in a bucket is read in a thread.
+    Files are correct with any number of shards; only the speed of rounds depends on it. Unknown columns are inferred
+    from the pings. So pings land even while the store can't be read, and a store in a bucket can be read in a thread.
     """
 
     def __init__(self, store: Place) -> None:
         self._store = store
-        self._known: dict[str, tuple[int, Study]] = {}  # by name the entry of its history, and the study
+        self._known: dict[str, tuple[int, Study]] = {}  # by name: history entry's number, study
         self._looked = -LOOK_EVERY
         self._looking = threading.Lock()
 
     def shards(self, study: str) -> int:
-        """Return the number of shards of a study; :data:`SHARDS` of an unknown one."""
+        """Return the number of shards of a study; :data:`SHARDS` if the study is unknown."""
         found = self._study(study)
         return SHARDS if found is None else found.shards
 
     def document(self, study: str, document: DocumentType) -> DocumentType:
-        """Return a type of pings with the columns that a study declares, as far as they are known."""
+        """Return a ping type with the columns that a study declares, if they are known."""
         found = self._study(study)
         declared = () if found is None else (found.document, found.later_outcomes)
         return next((each for each in declared if each is not None and each.name == document.name), document)
@@ -523,7 +525,7 @@ class Layouts:
         return self._known.get(study, (0, None))[1]
 
     def _look(self) -> None:
-        """Read changed settings; unreadable studies keep their known layout."""
+        """Read changed settings. Unreadable studies keep their known layout."""
         try:
             store = open_store(self._store)
             for name in store.studies.names():

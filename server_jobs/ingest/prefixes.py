@@ -1,16 +1,17 @@
 """Rate limits by network, without storing addresses.
 
-A network is the /24 of an IPv4 address or the /48 of an IPv6 address. It has a bucket of tokens; each ping takes one.
-The owner of an IPv6 /32 has 65,536 of these networks, so a /32 has its own bucket with :data:`WIDER` times the tokens.
+A network is the /24 of an IPv4 address or the /48 of an IPv6 address. It has a bucket of tokens; each ping takes one
+token. The owner of an IPv6 /32 has 65,536 of these networks, so a /32 has a bucket too, with :data:`WIDER` times the
+tokens.
 
-Buckets are places in a table of fixed size, found by a keyed hash. The key is random for each worker, is never written,
-and is replaced every hour, when all buckets are full again: nobody can find out afterwards which networks have sent. A
-network has two places, and the fuller one decides, so that a network that shares one place with a flood is seldom
-limited.
+Buckets are places in a table of fixed size, found by a keyed hash. The key is random for each worker, is never
+written to disk, and is replaced every hour, when all buckets become full again. So the networks that sent pings can't
+be found out afterwards. A network has two places, and the fuller one counts, so that a network that shares one place
+with a flood is seldom limited.
 
-Rejected requests take no token, so buckets fill under any load: a crowd behind one address gets through at the rate,
-each client after some retries. A batch may take tokens of the next second only, so it never delays the others of its
-network for long.
+Rejected requests take no tokens, so buckets fill under any load: many clients behind one address get through at the
+limited rate, each after some retries. A batch may only take future tokens of the next second, so it never delays
+other clients of its network for long.
 """
 
 from __future__ import annotations
@@ -31,17 +32,19 @@ from typing import Any, TypeAlias
 from fedping.server_jobs.ingest.answers import Rejection
 
 PLACES = 2**16
-"""Buckets of a table, half a megabyte."""
+"""Number of buckets of a table, which has half a megabyte."""
 
 AHEAD = 1.0
-"""Seconds of future tokens that a batch may take. With 0, a batch larger than the tokens that a crowd leaves would
-never get through; with many, a few large batches would displace all others."""
+"""Maximum seconds of future tokens that a batch may take. With 0, a batch would never get through a busy network's
+bucket if it needs more tokens than are usually left. With many, a few large batches would displace all other
+requests."""
 
 WIDER = 64
-"""Multiple of the tokens of an IPv6 /48 that a /32 has; it can empty as many of a table's 65,536 buckets."""
+"""Tokens of an IPv6 /32 as a multiple of those of a /48. A /32 can empty at most this number of the table's 65,536
+buckets."""
 
 FORGET_EVERY = 3600.0
-"""Seconds after which the key of the hash is replaced."""
+"""Seconds after which the hash key is replaced."""
 
 ROUNDING = 1e-6
 """Tolerance of sums of times, in seconds."""
@@ -53,7 +56,7 @@ IPV6_WIDER_BYTES = 4
 """Bytes of the wider IPv6 network, a /32."""
 
 MOST_FORWARDED = 20
-"""Maximum addresses read from a header, from the last one."""
+"""Maximum number of addresses read from a header, from its end."""
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 Places: TypeAlias = tuple[int, int]
@@ -61,11 +64,11 @@ Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class PrefixLimits:
-    """The limits of one worker.
+    """The rate limits of one worker.
 
     Args:
-        rate: pings per second of a network.
-        burst: pings at once after a pause; at least 1.
+        rate: maximum pings per second of a network.
+        burst: maximum pings at once after a pause; at least 1.
         trusted: networks of the operator's proxies, whose X-Forwarded-For is trusted.
         clock: monotonic clock in seconds.
         draws: random source that spreads retries over time.
@@ -93,7 +96,7 @@ class PrefixLimits:
         """Take one token, for a single ping or for the first of a batch.
 
         Raises:
-            Rejection: no token is left; nothing was taken.
+            Rejection: no token is left. No token was taken.
         """
         self._take(environ, 1, 0.0)
 
@@ -101,7 +104,7 @@ class PrefixLimits:
         """Take the tokens of a batch of ``pings``, after the first.
 
         Raises:
-            Rejection: the batch exceeds the burst, or the tokens left; nothing was taken.
+            Rejection: the batch exceeds the burst, or the remaining tokens. No token was taken.
         """
         if pings > self._burst:
             raise Rejection(
@@ -147,11 +150,11 @@ class _Buckets:
         self._full_at = array("d", bytes(8 * PLACES))  # the time at which each bucket is full, in seconds of the clock
 
     def lacks(self, places: Places, tokens: int, now: float) -> float:
-        """Return the seconds until the bucket has these tokens; negative if it has more."""
+        """Return the seconds until the bucket has this number of tokens; negative if it has more."""
         return self._next_full(places, now) - now - (self._burst - tokens) / self._rate
 
     def take(self, places: Places, tokens: int, now: float) -> None:
-        """Take tokens, also beyond those in the bucket."""
+        """Take tokens, including future tokens if the bucket has too few."""
         at = self._next_full(places, now) + tokens / self._rate
         for place in places:
             if self._full_at[place] < at:
@@ -163,10 +166,10 @@ class _Buckets:
 
 
 def sender(environ: dict[str, Any], trusted: Sequence[Network]) -> str:
-    """Return the sender's address: that of the socket, or the one reported by the operator's proxies.
+    """Return the sender's address: the socket's address, or the address reported by the operator's proxies.
 
-    Each proxy appends the address of its caller to X-Forwarded-For. The sender is the last address that is not a
-    trusted proxy; earlier ones may be forged.
+    Each proxy appends the address of its client to X-Forwarded-For. The sender is the last address that isn't a
+    trusted proxy; earlier addresses may be forged.
     """
     address: str = environ.get("REMOTE_ADDR", "").strip("[]")
     if not trusted or not _is_in(address, trusted):
@@ -203,7 +206,7 @@ _IPV4_IN_IPV6 = bytes(10) + b"\xff\xff"
 
 
 def parsed(address: str) -> Address | None:
-    """Return a parsed address, an IPv4 one also if it is written as IPv6; None if it is invalid."""
+    """Return a parsed address, as IPv4 if it is an IPv4-mapped IPv6 address; None if it is invalid."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""The quarantine of damaged frames, and the note of failing compaction.
+"""The quarantine for damaged frames, and the note about failing compaction.
 
 The note's file has a fixed size and is written in place, because a full disk is the most likely failure.
 """
@@ -22,7 +22,7 @@ from fedping.server_jobs.ingest.segments import Cause, Damage
 from fedping.server_jobs.ingest.settings import LOGGED
 
 TORN, BAD = ".torn", ".bad"
-"""Suffixes of kept pieces: those that were never accepted, and those that were, or may have been."""
+"""Suffixes of files in the quarantine: pieces whose pings were never accepted, and pieces whose pings may have been."""
 
 _WHY: dict[Cause, str] = {
     "torn": "its writer died during the write",
@@ -35,7 +35,7 @@ _WHY: dict[Cause, str] = {
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of a segment that cannot be read."""
+    """An unreadable piece of a segment."""
 
     segment: Path
     damage: Damage
@@ -43,7 +43,7 @@ class Piece:
 
     @property
     def name(self) -> str:
-        """The name of the file that keeps it: always the same, so that a repeated pass keeps it only once."""
+        """The name of the piece's file. It is always the same, so that a repeated pass keeps the piece only once."""
         return f"{self.segment.stem}.{self.damage.start}{TORN if self.damage.cause == 'torn' else BAD}"
 
 
@@ -53,7 +53,7 @@ def pieces_of(segment: Path, data: bytes, damaged: Iterable[Damage]) -> tuple[Pi
 
 
 def keep(folder: Path, pieces: Iterable[Piece]) -> None:
-    """Write pieces to the quarantine durably, and log each."""
+    """Write pieces to the quarantine, flush them to disk, and log each piece."""
     for piece in pieces:
         folder = _free(folder, Path.is_dir)
         make_folder(folder)
@@ -68,16 +68,16 @@ def keep(folder: Path, pieces: Iterable[Piece]) -> None:
 
 
 def _free(wanted: Path, fits: Callable[[Path], bool]) -> Path:
-    """Return a path, or a numbered one beside it if something else is in its place, which would fail every pass.
+    """Return a path, or a numbered variant of it if another kind of file is in its place.
 
-    The result is always the same as long as that stays there.
+    Otherwise that file would make every pass fail. The result is the same as long as the file exists.
     """
     beside = (wanted.with_name(f"{wanted.stem}.{n}{wanted.suffix}") for n in itertools.count(1))
     return next(path for path in itertools.chain([wanted], beside) if fits(path) or not os.path.lexists(path))
 
 
 def count(counters: Counters, pieces: Iterable[Piece]) -> None:
-    """Count the kept pieces, and the answered pings in them."""
+    """Count the kept pieces, and the accepted pings in them."""
     for piece in pieces:
         if piece.damage.cause == "torn":
             counters.add("torn", 1)
@@ -101,7 +101,7 @@ _LONGEST_WHY = 1000
 
 
 class Failing(msgspec.Struct, frozen=True):
-    """Passes have failed and none has succeeded since: the time of the first, their number, and the last error."""
+    """Failed passes since the last success: the time of the first, their number, and the last error."""
 
     since: str
     times: int
@@ -109,9 +109,9 @@ class Failing(msgspec.Struct, frozen=True):
 
 
 class FailureNote:
-    """The compactor's side of the note; raises :class:`OSError` if the note can be created nowhere.
+    """The compactor's note about failing passes; raises :class:`OSError` if it can't be created anywhere.
 
-    A note by an earlier process of the same ingest stays until a pass succeeds.
+    The note of an earlier process of the same ingest is kept until a pass succeeds.
     """
 
     def __init__(self, path: Path) -> None:
@@ -137,7 +137,7 @@ class FailureNote:
 
 
 def failing_in_words(path: Path) -> str | None:
-    """Return a sentence if the passes of compaction are noted to fail."""
+    """Return a sentence if the note reports failing compaction, else None."""
     now = failing(path)
     if now is None:
         return None
@@ -148,7 +148,7 @@ def failing_in_words(path: Path) -> str | None:
 
 
 def failing(path: Path) -> Failing | None:
-    """Return the note; None if compaction goes well, as far as noted."""
+    """Return the failures reported by the note; None without failures."""
     try:
         return msgspec.json.decode(without_format(path.read_bytes(), f"the note {path}"), type=Failing)
     except NewerFormat as error:

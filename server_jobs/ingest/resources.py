@@ -1,7 +1,7 @@
-"""Memory of ingest's processes and free space of its disks, as the metrics page shows them.
+"""Memory of ingest's processes and free space on its disks, for the metrics page.
 
-Each process registers under a name of :data:`NAMES` in the folder of counters, which begins with ingest. A process id
-is trusted only together with the time at which that process started, because the system uses ids again.
+Each process registers under a name in :data:`NAMES` in the counters' folder, which is recreated when ingest starts. A
+process id is trusted only together with the start time of its process, because the system reuses ids.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SUFFIX = ".process"
 
 @dataclass(frozen=True)
 class Disk:
-    """The bytes that users without privileges may still write, and the size of the file system."""
+    """The free bytes for unprivileged users, and the size of the file system."""
 
     free: int
     size: int
@@ -34,7 +34,7 @@ class Disk:
 
 @dataclass(frozen=True)
 class Resources:
-    """Number and memory of the living processes by name, and the disks by what they hold; empty where unknown."""
+    """Number and memory of running processes by name, and disks by contents; empty if unknown."""
 
     processes: Mapping[str, int] = field(default_factory=dict)
     memory: Mapping[str, int] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Resources:
 
 
 def register(counters: Path, name: str) -> None:
-    """Record this process under a name; no effect if the system has no /proc, or the disk is full."""
+    """Record this process under a name. This has no effect without /proc, or if the disk is full."""
     pid = os.getpid()
     with contextlib.suppress(OSError):
         started = _started(pid)
@@ -51,7 +51,7 @@ def register(counters: Path, name: str) -> None:
 
 
 def resources(settings: IngestSettings, *, disks: bool = True) -> Resources:
-    """Return the present resources; without ``disks`` where reading them may hang."""
+    """Return the current resources. Pass ``disks=False`` if reading the disks may hang."""
     number: dict[str, int] = defaultdict(int)
     memory: dict[str, int] = defaultdict(int)
     for path in settings.counters.glob(f"*{_SUFFIX}"):
@@ -80,12 +80,12 @@ def _disks(settings: IngestSettings) -> dict[str, Disk]:
 
 
 def _started(pid: int) -> str:
-    """Return the start of a process in ticks since boot; raises :class:`OSError` if it does not exist, or no /proc."""
+    """Return a process's start in ticks since boot; raise :class:`OSError` without the process or /proc."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
 
 
 def _memory(pid: int) -> int:
-    """Return the bytes of a process in memory; pages shared with others count in equal parts where Linux says so."""
+    """Return a process's memory in bytes. Shared pages count in equal parts if Linux reports that."""
     with contextlib.suppress(PermissionError, FileNotFoundError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):

@@ -1,21 +1,22 @@
-r"""Segments of the journal: their files, the frames in them, and the records in a frame.
+r"""Segments of the journal: files that consist of frames, which contain records.
 
     <milliseconds>-<random>.<type>.open     being written; its lock is held as long as its writer lives
     <milliseconds>-<random>.<type>.closed   rolled: complete, waiting for compaction
 
-The type is that of its documents; a name without a type is from the time of a single type. If the format of the records
-is not 1, its number follows, as in `frecency-update.2`: a program that doesn't know the format takes that for an
-unknown type, and leaves the segment where it is instead of reporting damage. Where the columns of a type differ by
-study, each study has segments of its own, as in `list-update@shop`.
+``<type>`` is the type of the segment's documents; earlier versions, which had a single type, left it out. If the
+records' format is not 1, its number follows, as in `frecency-update.2`. A program that doesn't know the format treats
+this as an unknown type and ignores the segment, instead of reporting damage. If the columns of a type differ by
+study, each study has separate segments, as in `list-update@shop`.
 
 A segment consists of frames, one per commit:
 
     FPJ2 <crc32 of the payload, 8 hex> <its bytes, 10 digits> <pings, 8 digits> <crc32 of all that, 8 hex>\n<payload>
 
-A frame is completely on disk before the next one begins, so a crash can only tear the last frame. A header has its own
-checksum, so its length can be trusted: a frame shorter than its length was never finished, and a frame of that length
-with another checksum is damaged. `FPJ1` headers, written by earlier versions, end after the number of pings. No payload
-contains a header, because a header ends with a newline, and a line of JSON contains none.
+A frame is completely on disk before the next frame begins, so a crash can only leave the last frame incomplete. A
+header has its own checksum, so the payload's length in it can be trusted. A frame with a shorter payload was never
+finished; a frame with a payload of that length but another checksum is damaged. `FPJ1` headers, written by earlier
+versions, end after the number of pings. A payload can't contain a header: a header ends with a newline, and lines of
+JSON contain no newlines.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ from fedping.protocol.update import EncodedUpdate
 
 
 class JournalRecord(LandedPing, frozen=True, kw_only=True, omit_defaults=True):
-    """A ping on its way to Parquet, with its destination partition. ``line`` is null for an arm without a line.
+    """A ping in the journal, with the study and line of its partition. ``line`` is null for an arm without a line.
 
-    ``encoded`` is an update that is not dense; the payload's own update is then null, so that its column has a single
-    type, as a reader of whole columns needs.
+    ``encoded`` is an update that isn't dense. The payload's own update is then null, so that its column has a single
+    type, which columnar readers require.
     """
 
     study: Name
@@ -78,23 +79,23 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode_records(records: Sequence[JournalRecord]) -> bytes:
-    """Return records as JSON lines, each with a final newline; white space and keys are ours, whatever was sent."""
+    """Return records as JSON lines, each with a final newline. White space of requests isn't preserved."""
     return _encoder.encode_lines(records)
 
 
 _MAGIC = b"FPJ2 "
 _HEADER = re.compile(rb"FPJ([12]) ([0-9a-fA-F]{8}) ([0-9]{10}) ([0-9]{8})(?: ([0-9a-f]{8}))?\n")
 _HEADER_BYTES = len(_MAGIC) + 8 + 1 + 10 + 1 + 8 + 1 + 8 + 1
-"""No stored frame is as short as this: a ping has two ids, and these alone are longer."""
+"""Bytes of a header. Every stored frame is longer, because a ping has two ids, which are longer than a header."""
 
 Cause: TypeAlias = Literal["torn", "checksum", "header", "short", "records"]
-"""Why a piece of a segment cannot be read: it was never finished; its payload has another checksum; its header is
-damaged; its end is gone; or it is whole, but its lines are not pings."""
+"""Reason why a piece of a segment is unreadable, in this order: it was never finished; its payload has another
+checksum; its header is damaged; its end is missing; it is complete, but its lines aren't pings."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One commit: the place of its payload in the segment, and its number of pings."""
+    """One commit: the position of its payload in the segment, and its number of pings."""
 
     start: int
     end: int
@@ -103,9 +104,9 @@ class Frame:
 
 @dataclass(frozen=True)
 class Damage:
-    """A piece of a segment that cannot be read, and its number of pings as far as known.
+    """An unreadable piece of a segment, and its number of pings, if known.
 
-    A ``torn`` piece is the rest of an unfinished write. Its pings were never accepted, so it counts none.
+    A ``torn`` piece is the remainder of an unfinished write. Its pings were never accepted, so it counts no pings.
     """
 
     start: int
@@ -116,7 +117,7 @@ class Damage:
 
 @dataclass(frozen=True)
 class Contents:
-    """The contents of a segment: its whole frames, and the pieces outside them; together they cover every byte once."""
+    """The contents of a segment: complete frames, and damaged pieces. Together they cover each byte once."""
 
     frames: tuple[Frame, ...]
     damaged: tuple[Damage, ...]
@@ -129,7 +130,7 @@ class Contents:
 
 @dataclass(frozen=True)
 class _Header:
-    """The fields of a header, and the start of its payload; ``sure`` if they are certainly as written."""
+    """The fields of a header, and the start of its payload. ``sure``: the header's own checksum is correct."""
 
     payload: int
     crc: int
@@ -149,12 +150,12 @@ def frame_header(payload: bytes, rows: int) -> bytes:
 
 
 def scan(data: bytes, *, unfinished: bool = False) -> Contents:
-    """Return the contents of a segment's bytes; damage is skipped and reported, never raised.
+    """Return the contents of a segment's bytes. Damage is skipped and reported; it never raises an exception.
 
     Args:
         data: the whole segment.
-        unfinished: its writer died or may still be writing, so that its last frame can be torn. In a rolled segment
-            nothing is torn, and a piece without an end has lost it.
+        unfinished: whether the segment's writer died or may still be writing, so that the last frame may be torn. A
+            rolled segment has no torn frames; an incomplete piece in it is damaged.
     """
     frames: list[Frame] = []
     damaged: list[Damage] = []
@@ -170,7 +171,7 @@ def scan(data: bytes, *, unfinished: bool = False) -> Contents:
 
 
 def _piece_at(data: bytes, at: int, unfinished: bool) -> Frame | Damage:
-    """Return the frame that begins at ``at``, or the extent of the damage there. In doubt nothing is called torn."""
+    """Return the frame or the damage that begins at ``at``. A piece is called torn only if that is certain."""
     header = _header_at(data, at)
     if header is not None and _is_whole(data, header):
         rows = header.rows if header.sure else _lines(data, header.payload, header.end)
@@ -217,7 +218,7 @@ def _lines(data: bytes, start: int, end: int) -> int:
 
 
 def count_rows(file: BinaryIO) -> int:
-    """Return the number of pings in a segment from its headers alone, or from all of its bytes if one is damaged."""
+    """Return the number of pings in a segment from its headers, or from all its bytes if a header is damaged."""
     total = at = 0
     while head := file.read(_HEADER_BYTES):
         found = _HEADER.match(head)
@@ -246,11 +247,11 @@ _COPIED_AT_ONCE = 1 << 20
 class SegmentWriter:
     """The only writer of one segment.
 
-    The file is created under a hidden name, locked, and only then renamed, so that it is never found unlocked while its
-    writer lives.
+    The file is created under a hidden name, locked, and then renamed, so that other processes never find it unlocked
+    while its writer lives.
 
     Raises:
-        OSError: it cannot be created.
+        OSError: the file can't be created.
     """
 
     def __init__(self, folder: Path, now_ms: int, document: str) -> None:
@@ -280,7 +281,7 @@ class SegmentWriter:
         """Write one frame and flush it to disk; return its size in bytes.
 
         Raises:
-            OSError: it could not be written or flushed. Call :meth:`cut`, and write to another segment.
+            OSError: the frame couldn't be written or flushed. Call :meth:`cut`, and write to another segment.
         """
         frame = frame_header(payload, rows) + payload
         write_all(self._file, frame)
@@ -289,17 +290,17 @@ class SegmentWriter:
         return len(frame)
 
     def seems_in_place(self) -> bool:
-        """Return :meth:`is_in_place`, cheaply enough for every commit.
+        """Return :meth:`is_in_place`, with a check that is fast enough for every commit.
 
-        Whether the file was unlinked is checked every time. Whether it was moved, possibly with its folder, requires a
-        look at its path, at most every :data:`LOOK_EVERY` seconds; until then its bytes go where the file went.
+        Each call checks whether the file was unlinked. Its path is checked at most every :data:`LOOK_EVERY` seconds,
+        in case the file or its folder was moved; until then, bytes are written to the moved file.
         """
         if os.fstat(self._file).st_nlink == 0:
             return False
         return time.monotonic() - self._looked < LOOK_EVERY or self.is_in_place()
 
     def is_in_place(self) -> bool:
-        """Return whether others find this segment under its name, that is, neither it nor its folder was removed."""
+        """Return whether the segment still exists under its name, that is, neither it nor its folder was removed."""
         self._looked = time.monotonic()
         try:
             return _identity(self._name) == self._identity
@@ -307,10 +308,10 @@ class SegmentWriter:
             return False
 
     def saved(self) -> SegmentWriter:
-        """Return another segment with the contents of this one, and close this one.
+        """Write this segment's contents to another segment, close this segment, and return the other.
 
         Raises:
-            OSError: it could not be written. This one is unchanged.
+            OSError: the other segment couldn't be written. This segment is unchanged.
         """
         other = SegmentWriter(self._folder, int(time.time() * 1000), self._document)
         try:
@@ -346,16 +347,16 @@ class SegmentWriter:
         return True
 
     def leave(self) -> None:
-        """Close the segment as it is: a reader of an unlocked ``.open`` segment cuts off its unfinished end."""
+        """Close the segment without renaming. Readers of unlocked ``.open`` segments cut off their unfinished end."""
         os.close(self._file)
 
     def roll(self) -> bool:
-        """Close the segment and rename it as ready to be compacted. It is renamed before its lock is released.
+        """Rename the segment as ready for compaction, and close it. Its lock is released after the renaming.
 
-        If it cannot be renamed it is found all the same: an ``.open`` segment without a lock is also ready.
+        If it can't be renamed, it is still compacted, because an ``.open`` segment without a lock is ready, too.
 
         Returns:
-            False if it is no longer in place; it is then not closed either: call :meth:`saved`.
+            False if the segment's file was removed or moved. The segment is then not closed; call :meth:`saved`.
         """
         if not self.is_in_place():
             return False
@@ -403,7 +404,7 @@ def segments(folder: Path, suffix: str) -> list[Path]:
 
 
 def no_segments(folder: Path) -> list[Path]:
-    """Return other entries with names of segments. They are never opened, because a pipe might block forever."""
+    """Return entries that have a segment's name but aren't files. They are never opened, because a pipe could block."""
     return sorted(Path(entry.path) for entry in _named(folder, (OPEN, CLOSED)) if not _can_be_segment(entry))
 
 
@@ -416,7 +417,7 @@ def _named(folder: Path, suffixes: tuple[str, ...]) -> list[os.DirEntry[str]]:
 
 
 def _can_be_segment(entry: os.DirEntry[str]) -> bool:
-    """Return whether it is a file, or a link to one, with a name that can be written into the footers of others."""
+    """Return whether an entry is a file, or a link to a file, with a name that can be written into Parquet footers."""
     try:
         return entry.is_file() and printable(entry.name) == entry.name
     except OSError:  # a link to itself
@@ -424,15 +425,15 @@ def _can_be_segment(entry: os.DirEntry[str]) -> bool:
 
 
 def created_ms(segment: Path) -> int:
-    """Return when a segment was created (milliseconds since 1970), read from its name; 0 for a foreign name."""
+    """Return a segment's creation time from its name, in milliseconds since 1970; 0 for a foreign name."""
     stamp = segment.name.partition("-")[0]
     return int(stamp) if stamp.isascii() and stamp.isdigit() else 0
 
 
 def document_in(segment: Path) -> str:
-    """Return the name of a segment's document type, which may be unknown here.
+    """Return the name of a segment's document type, which may be unknown to this version.
 
-    If the format is unknown here, its number is a part of the name.
+    If the format is unknown to this version, its number is part of the name.
     """
     type_and_format = segment.stem.partition(".")[2].partition(BY_STUDY)[0] or FRECENCY_UPDATE.name
     name, _, number = type_and_format.partition(".")
@@ -443,7 +444,7 @@ def document_in(segment: Path) -> str:
 
 
 def journal_in(segment: Path) -> str:
-    """Return the name of the journal that a segment belongs to: its type, and the study if there is one."""
+    """Return the name of a segment's journal: its type, and its study, if the name has one."""
     _, mark, study = segment.stem.partition(BY_STUDY)
     return f"{document_in(segment)}{mark}{study}"
 

@@ -1,4 +1,4 @@
-"""The parts of a worker process that requests use."""
+"""Components of a worker process that requests use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedping.server_jobs.ingest.settings import IngestSettings
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceState:
-    """The parts that show the state of ingest; ``began`` is the start of this process (seconds since 1970)."""
+    """Components that report ingest's state. ``began`` is the start of this process, in seconds since 1970."""
 
     settings: IngestSettings
     store: ModelStore
@@ -29,7 +29,7 @@ class ServiceState:
 
 @dataclass(frozen=True, kw_only=True)
 class Services(ServiceState):
-    """The parts that a request may need."""
+    """Components that a request may need."""
 
     journals: Journals
     counters: Counters
@@ -40,7 +40,7 @@ class Services(ServiceState):
     prefixes: PrefixLimits | None = None
 
     def refuse(self, study: str, rejection: Rejection) -> None:
-        """Count a rejection and record its reason for the operator. Unknown names of studies are not recorded."""
+        """Count a rejection and record its reason for the operator. Names of unknown studies aren't recorded."""
         name = self.catalogue.name_of(study)
         self.count_refused(name, rejection.reason, 1)
         self.rejections.add(name, rejection)
@@ -59,7 +59,7 @@ class Services(ServiceState):
             self.of_studies.reject_stray(reason, amount)
 
     def count_batch(self, study: str, accepted: int, rejected: Mapping[str, int]) -> None:
-        """Count the durable pings of a batch, and its rejected lines by reason."""
+        """Count a batch's accepted pings, which are on disk, and its rejected lines by reason."""
         for reason, amount in rejected.items():
             self.counters.add(f"rejected.{reason}", amount)
         self.of_studies.take_batch(study, accepted, rejected)
@@ -71,7 +71,7 @@ class Services(ServiceState):
 
 
 def services_for(settings: IngestSettings, name: str) -> Services:
-    """Return the parts of a worker; ``name`` distinguishes its files from those of others.
+    """Return the components of a worker; ``name`` distinguishes its files from other workers' files.
 
     Raises:
         StoreError: the store cannot be read.
@@ -97,11 +97,11 @@ def services_for(settings: IngestSettings, name: str) -> Services:
 
 
 PATIENCE = 3.0
-"""Seconds that a large request waits for memory."""
+"""Maximum seconds that a large request waits for memory."""
 
 
 PREFIX_BURST = 30.0
-"""Seconds of its rate that a network may send at once after a pause."""
+"""Burst of a network after a pause, in seconds of its rate."""
 
 
 def _prefixes(settings: IngestSettings) -> PrefixLimits | None:

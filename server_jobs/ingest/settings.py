@@ -20,7 +20,7 @@ OPERATIONS_PORT = 8082
 
 @dataclass(frozen=True)
 class BodyLimit:
-    """Maximum bytes of a body as sent and as unpacked, and the option that raises them."""
+    """Maximum bytes of a body as sent and decompressed, and the option that sets them."""
 
     sent: int
     unpacked: int
@@ -32,13 +32,13 @@ class Limits:
     """Limits of one request.
 
     Attributes:
-        ping_bytes: maximum of a ping, alone or as a line of a batch; None for that of a body. An update has 11 to 20
-            bytes per weight.
-        batch_bytes: maximum of a body as sent, for a batch or one ping; never less than ``ping_bytes``.
-        decompressed_bytes: maximum of a body as unpacked.
+        ping_bytes: maximum bytes of a ping, alone or as a line of a batch; None: as ``batch_bytes``. An update has 11
+            to 20 bytes per weight.
+        batch_bytes: maximum bytes of a body as sent, for a batch or one ping; never less than ``ping_bytes``.
+        decompressed_bytes: maximum bytes of a decompressed body.
         batch_lines: maximum number of lines of a batch.
-        path_bytes: maximum of the path.
-        header_bytes: maximum of each header that is read.
+        path_bytes: maximum bytes of the path.
+        header_bytes: maximum bytes of each header that is read.
         memory_bytes: memory of all large requests of a worker together.
         body_seconds: time for a body to arrive, in seconds.
         body_rate: bytes per second that extend this time.
@@ -56,46 +56,46 @@ class Limits:
 
     @property
     def ping(self) -> BodyLimit:
-        """The limit of one ping, as a body or as a line of a batch."""
+        """The limit for one ping, as a body or as a line of a batch."""
         if self.ping_bytes is None:
             return self.batch
         return BodyLimit(self.ping_bytes, self.ping_bytes, "--max-ping-mib")
 
     @property
     def batch(self) -> BodyLimit:
-        """The limit of the body of a batch."""
+        """The limit for the body of a batch."""
         ping = self.ping_bytes or 0
         return BodyLimit(max(self.batch_bytes, ping), max(self.decompressed_bytes, ping), "--max-batch-mib")
 
     @property
     def receiving_bytes(self) -> int:
-        """Memory of a worker for arriving bodies: a quarter, and at least one batch."""
+        """Memory of a worker for bodies being received: a quarter of its memory, and at least one batch."""
         return max(self.memory_bytes // 4, self.batch.sent)
 
     @property
     def working_bytes(self) -> int:
-        """Memory of a worker for unpacking and decoding: the rest, and at least the maximum of one request."""
+        """Memory of a worker for decompression and decoding: the rest, and at least the maximum of one request."""
         beside = LARGEST_WINDOW + SLICE_COST + 3 * PART + LINE_COST * self.batch_lines
         return max(self.memory_bytes * 3 // 4, self.batch.unpacked + beside)
 
 
 SMALL = 64 * 1024
-"""Maximum bytes of a body that takes no memory of the budget."""
+"""Maximum bytes of a body for which no memory of the budget is reserved."""
 
 LITTLE = 256 * 1024
-"""Maximum bytes that a request may unpack and decode without taking them from the budget."""
+"""Maximum bytes that a request may decompress and decode without a reservation from the budget."""
 
 PING_UNPACKED = 4 * MIB
-"""Minimum of the limit of an unpacked ping, in bytes; a study's pings may have more."""
+"""Lower bound of the limit for a decompressed ping, in bytes. A study's pings may be larger."""
 
 SLICE = MIB
 """Bytes of a batch that are decoded together."""
 
 OBJECT_COST = 48
-"""Bytes of a decoded number, measured: 24 of its own, 8 in a list and 8 in a tuple."""
+"""Bytes of memory of a decoded number, measured: 24 for the object, 8 in a list and 8 in a tuple."""
 
 LOOK_COST = 48
-"""Bytes per weight to inspect an encoded update: its inflated bytes and its numbers."""
+"""Bytes of memory per weight to inspect an encoded update: its decompressed bytes and its numbers."""
 
 LOOKED_INTO = 2**30
 """Maximum weights of the encoded updates of a batch, about ten seconds of work. Few bytes may encode many weights."""
@@ -107,16 +107,16 @@ PART = 4 * MIB
 """Bytes of journal lines that are collected before they are written."""
 
 LINE_COST = 200
-"""Bytes of the answer to a rejected line of a batch until it is sent."""
+"""Bytes of memory for a rejected line of a batch until the response is sent."""
 
 LARGEST_WINDOW = 128 * MIB
-"""Maximum window of a zstd frame, that of `zstd --long`."""
+"""Maximum window of a zstd frame in bytes, the same as for `zstd --long`."""
 
 PROGRAM = 192 * MIB
-"""Bytes of a worker without requests: the program, the served models, and free memory."""
+"""Bytes of memory of a worker without requests: the program, the served models, and free memory."""
 
 CONNECTIONS = 2048
-"""Maximum open connections of a worker; the system queues as many more."""
+"""Maximum number of open connections of a worker. The system queues the same number in addition."""
 
 CONNECTION_BYTES = 64 * 1024
 """Bytes read ahead from a connection; a path and headers within their limits are shorter."""
@@ -131,17 +131,17 @@ class IngestSettings:
         landing: the landing folder.
         journal: folder of the journal.
         host: address of the public listener.
-        port: its port.
+        port: port of the public listener.
         workers: number of worker processes.
         threads: number of threads of a worker.
-        slow_bodies: maximum of slow bodies in a worker; beyond it the slowest are closed.
+        slow_bodies: maximum number of slow bodies in a worker; beyond it, the slowest connections are closed.
         compact_every: age at which a journal segment is rolled and compacted, in seconds.
-        roll_bytes: size at which a segment is rolled.
+        roll_bytes: size at which a segment is rolled, in bytes.
         limits: limits of a request.
         demo_page: whether to serve the demo page below ``/demo/``.
         operations_host: address of the operations port.
-        operations_port: its number; 0 for any free port.
-        ticket_keys: file of the keys of tickets; None without tickets.
+        operations_port: number of the operations port; 0 for any free port.
+        ticket_keys: file with the keys of tickets; None without tickets.
         prefix_rate: maximum pings per second of one network; None for no limit.
         trusted_proxies: networks of proxies whose X-Forwarded-For is trusted.
     """
@@ -166,13 +166,13 @@ class IngestSettings:
 
     @property
     def memory_bound(self) -> int:
-        """Upper bound of a worker's memory for any requests, in bytes."""
+        """Upper bound of a worker's memory in bytes, for any sequence of requests."""
         small = CONNECTIONS * (CONNECTION_BYTES + SMALL) + self.threads * LITTLE
         return PROGRAM + small + self.limits.receiving_bytes + self.limits.working_bytes
 
     @property
     def quarantine(self) -> Path:
-        """Folder of unreadable bytes of the journal, kept for inspection and never landed."""
+        """Folder for unreadable bytes of the journal, which are kept for inspection and never land."""
         return self.journal / "quarantine"
 
     @property
@@ -182,12 +182,12 @@ class IngestSettings:
 
     @property
     def compaction_failing(self) -> Path:
-        """File in which the compactor notes that its passes fail."""
+        """File with the compactor's note about failing passes."""
         return self.counters / "compaction.failing"
 
     @property
     def rejected(self) -> Path:
-        """Folder of the reasons of rejected requests, for the operator."""
+        """Folder with the log of rejected requests, for the operator."""
         return (self.landing if isinstance(self.landing, Path) else self.journal) / ".rejected"
 
     @property

@@ -1,6 +1,6 @@
-"""Slow connections: bodies that arrive slowly, and answers that are not read.
+"""Handling of slow connections: bodies that arrive slowly, and responses that clients don't read.
 
-Bodies are received without a thread, so that a slow one costs only a little memory. Overdue connections are closed.
+Bodies are received without a thread, so that a slow body needs only a little memory. Overdue connections are closed.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 
 GRACE = 0.25
-"""Minimum seconds of a body, also with more slow bodies than allowed."""
+"""Minimum seconds for a body to arrive, even if more slow bodies than allowed are arriving."""
 
 
 @dataclass(slots=True, eq=False)
 class Arrival:
-    """An arriving body.
+    """A body that is being received.
 
     Attributes:
-        began: start, in seconds of the loop's clock.
+        began: start in seconds, by the event loop's clock.
         got: bytes received so far.
         seen: bytes at the last check.
-        reading: the task that receives it.
+        reading: the task that receives the body.
         timer: the next check.
     """
 
@@ -54,10 +54,10 @@ class Arrival:
 
 
 class Arrivals:
-    """The arriving bodies of one worker.
+    """The bodies that one worker is receiving.
 
     Args:
-        most: maximum of slow bodies; beyond it the slowest are cut off.
+        most: maximum number of slow bodies; beyond it, the slowest are cut off.
         seconds: time for a body; it may take longer if it keeps the rate.
         rate: minimum bytes per second, in every period of ``seconds``.
     """
@@ -72,9 +72,9 @@ class Arrivals:
     async def receive(
         self, protocol: HTTPProtocol, length: int, grown: Callable[[int], None] | None = None, keep: bool = True
     ) -> bytes:
-        """Return a body of ``length`` bytes; ``grown`` is called with the bytes about to be held.
+        """Return a body of ``length`` bytes. ``grown`` is called with the number of bytes about to be stored.
 
-        Without ``keep`` the body is read, and b"" is returned.
+        Without ``keep``, the body is read but b"" is returned.
 
         Raises:
             Rejection: the body ended too early or took too long, or ``grown`` rejected it.
@@ -102,7 +102,7 @@ class Arrivals:
             self._waiting.discard(arrival)
 
     def _look(self, loop: asyncio.AbstractEventLoop, arrival: Arrival) -> None:
-        """Cut a body off unless it is fast enough since the last check."""
+        """Cut off a body that has been too slow since the last check."""
         if arrival.got - arrival.seen < self._rate * self._seconds:
             arrival.cut()
         else:
@@ -164,10 +164,10 @@ _ACKED_AT = 120
 
 
 class Unread:
-    """Closes connections whose answers are not read.
+    """Closes connections whose clients don't read responses.
 
-    A connection is closed if bytes wait to be sent and less than ``rate`` bytes per second were confirmed in
-    ``seconds``.
+    A connection is closed if bytes are waiting to be sent, and the client confirmed less than ``rate`` bytes per
+    second in the last ``seconds``.
     """
 
     def __init__(self, seconds: float, rate: int) -> None:
@@ -177,7 +177,7 @@ class Unread:
         self._looked = 0.0
 
     def look(self, now: float) -> None:
-        """Close overdue connections if a check is due by the monotonic clock, four times in ``seconds``."""
+        """Close overdue connections if a check is due, four times in ``seconds`` of the monotonic clock."""
         if now - self._looked < self._seconds / 4 or sys.platform != "linux":
             return
         self._looked = now
@@ -193,7 +193,7 @@ class Unread:
 
 
 def _sent() -> dict[int, tuple[int, int]]:
-    """Return the confirmed and the waiting bytes of each TCP connection of this process, by descriptor."""
+    """Return the confirmed and the unsent bytes of this process's TCP connections, by descriptor."""
     found = {}
     for name in os.listdir("/dev/fd"):
         with contextlib.suppress(OSError), _duplicate(int(name)) as connection:
@@ -216,7 +216,7 @@ def _close(descriptor: int) -> None:
 
 
 def _sent_by(connection: socket.socket) -> tuple[int, int]:
-    """Return the bytes that the client has confirmed, and those that wait to be sent."""
+    """Return the number of bytes that the client has confirmed, and of those waiting to be sent."""
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED_AT + 8)
     waits = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4))
     return int.from_bytes(info[_ACKED_AT:], sys.byteorder), int.from_bytes(waits, sys.byteorder)

@@ -1,6 +1,6 @@
-"""The way of a submitted ping: from a request to a durable ping, in small steps that can reject it.
+"""Processing of submitted pings, from the request to the journal, in steps that can reject them.
 
-check the request -> find the study -> read and unpack the body -> decode -> admit -> journal -> 200
+check the request -> find the study -> read and decompress the body -> decode -> admit -> journal -> 200
 """
 
 from __future__ import annotations
@@ -43,22 +43,23 @@ from fedping.server_jobs.ingest.settings import (
 Environ = dict[str, Any]
 PREFIX = "/submit/"
 TELEMETRY_QUERY = "v=4"
-"""Query of every telemetry path: the version of its envelope."""
+"""Query of all telemetry paths: the version of Firefox' envelope."""
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 SENTENCES = 100
-"""Number of rejected lines of a batch with a sentence in the answer; the others have the reason's name."""
+"""Maximum number of rejected lines of a batch that get a sentence in the response. The others get the reason's name."""
 
 MOST_REFUSED = 1000
-"""Rejected lines after which a batch is read no further: rejecting costs a hundred times what sending does."""
+"""Number of rejected lines after which the rest of a batch is ignored. To reject a line costs a hundred times as much
+as to send it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Receive:
     """A step that receives the ``length`` bytes of the body.
 
-    ``grown`` is called with the number of bytes about to be held, and may reject them. Without ``keep`` the result is
-    b"".
+    ``grown`` is called with the number of bytes about to be stored, and may reject them. Without ``keep``,
+    the result is b"".
     """
 
     length: int
@@ -68,7 +69,7 @@ class Receive:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A step that writes the JSON lines of ``rows`` pings to the journal of their type, durably."""
+    """A step that writes the JSON lines of ``rows`` pings to their type's journal and waits until they are on disk."""
 
     document: DocumentType
     lines: bytes
@@ -77,7 +78,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """A step that runs ``work`` where it may take long and wait; its result is that of ``work``."""
+    """A step that runs slow or blocking ``work`` outside the event loop; its result is the result of ``work``."""
 
     work: Callable[[], object]
     is_batch: bool = False
@@ -88,7 +89,7 @@ Steps: TypeAlias = Generator[Step, Any, Answer]
 
 
 async def run_steps(steps: Steps, done: Callable[[Step], Awaitable[Any]]) -> Answer:
-    """Run the steps of a request to its answer; ``done`` executes each step and waits as its server does."""
+    """Run a request's steps and return the response; ``done`` executes each step as its server requires."""
     try:
         step = next(steps)
         while True:
@@ -104,7 +105,7 @@ async def run_steps(steps: Steps, done: Callable[[Step], Awaitable[Any]]) -> Ans
 
 
 class Submit:
-    """Answers all requests below ``/submit/``, for any kind of server: see :meth:`steps`."""
+    """Handles all requests below ``/submit/``, for any kind of server (:meth:`steps`)."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -112,9 +113,9 @@ class Submit:
         self._ping_limit, self._batch_limit = self._limits.ping, self._limits.batch
 
     def steps(self, environ: Environ) -> Steps:
-        """Return the steps to the answer to one request; each is yielded where the request has to wait.
+        """Return a generator of one request's steps. It yields where it has to wait, and returns the response.
 
-        Send a step's result, or throw its error. No request of a client raises.
+        Send each step's result to the generator, or throw its error. Requests of clients never raise exceptions.
         """
         received = False
         try:
@@ -164,11 +165,11 @@ class Submit:
         return _Request(rules, document_id_in(path.document_id), self._ping_limit, path.in_telemetry)
 
     def _holding(self, length: int, held: contextlib.ExitStack) -> Callable[[int], None] | None:
-        """Return the function by which a body of this length takes memory as it arrives; None for a small one."""
+        """Return a function that reserves memory while a body of this length arrives; None for a small body."""
         return held.enter_context(self._services.memory.receiving.lease(0)).grow if length > SMALL else None
 
     def _answer(self, request: _Request, unpack: Unpack | None, body: bytes) -> Answer | Rejection:
-        """Return the answer to a batch, or to a large or packed ping. Waits for memory and for the disk."""
+        """Return the response to a batch, or to a large or compressed ping. Waits for memory and for the disk."""
         try:
             return self._take(request, unpack, body)
         except Rejection as rejection:
@@ -239,9 +240,9 @@ class Submit:
 
 
 class SubmitPath(NamedTuple):
-    """The parts of a path: study (as the catalogue names it), document type, version and document id.
+    """The parts of a path: study (its name in the catalogue), document type, version and document id.
 
-    ``version`` is None in a path of telemetry; ``document_id`` is None for a batch.
+    ``version`` is None in telemetry paths; ``document_id`` is None for a batch.
     """
 
     study: str
@@ -251,12 +252,12 @@ class SubmitPath(NamedTuple):
 
     @property
     def in_telemetry(self) -> bool:
-        """Whether the path is one of telemetry, whose pings have Firefox' envelope."""
+        """Whether this is a telemetry path, whose pings have Firefox' envelope."""
         return self.version is None
 
 
 def parse_request(path: str, query: str) -> SubmitPath:
-    """Return the parts of a path below ``/submit/``; raises :class:`Rejection` if it has another form."""
+    """Return the parts of a path below ``/submit/``; raise :class:`Rejection` if it is malformed."""
     parts = path.split("/")
     if len(parts) == 6:
         return SubmitPath(parts[2], parts[3], parts[4], parts[5])
@@ -275,9 +276,9 @@ def parse_request(path: str, query: str) -> SubmitPath:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A request for one document, or for a batch if its path names none.
+    """A request with one document, or with a batch if its path contains no document id.
 
-    ``take_more`` is called with the number of a batch's lines if networks are rate-limited, and may reject them.
+    If networks are rate-limited, ``take_more`` is called with a batch's number of lines, and may reject them.
     """
 
     rules: StudyRules
@@ -287,7 +288,7 @@ class _Request:
     take_more: Callable[[int], None] | None = None
 
     def ping(self, body: bytes) -> Ping:
-        """Return the single document in a body; raises :class:`Rejection` if it is invalid."""
+        """Return the single document in a body; raise :class:`Rejection` if it is invalid."""
         self.rules.bounds.check(body)
         if not self.in_telemetry:
             return self.rules.decoding.ping(body)
@@ -300,13 +301,13 @@ class _Request:
 
     @property
     def unpacking(self) -> BodyLimit:
-        """The limit of a packed body; for a single ping that of its study's pings."""
+        """The limit for a compressed body; for a single ping, the limit of its study."""
         if self.document_id is None:
             return self.limit
         return replace(self.limit, unpacked=min(self.limit.unpacked, max(PING_UNPACKED, self.rules.bounds.size)))
 
     def cost(self, limits: Limits, length: int) -> int:
-        """Return the maximum of bytes held in addition to a body of this length."""
+        """Return the maximum bytes of memory in addition to a body of this length."""
         if self.document_id is None:
             return _cost_of_batch(self.rules, limits, length)
         return _cost_of_ping(self.rules, length)
@@ -320,13 +321,13 @@ READ = {
     "if-none-match": "HTTP_IF_NONE_MATCH",
     "if-modified-since": "HTTP_IF_MODIFIED_SINCE",
 }
-"""The headers that ingest reads, by their names in HTTP and in WSGI. Other headers may have any length."""
+"""The headers that ingest reads: their names in HTTP, and in WSGI. Other headers may have any length."""
 
 _SLASHES = re.compile("//+")
 
 
 def single_slashes(path: str) -> str:
-    """Return a path without repeated slashes: a base address with a final slash is a common mistake."""
+    """Return a path without repeated slashes, which result from a base address with a final slash."""
     return _SLASHES.sub("/", path) if "//" in path else path
 
 
@@ -342,21 +343,21 @@ def check_request(environ: Environ, limits: Limits) -> None:
 
 
 def document_id_in(text: str) -> UUID:
-    """Return the document id of a path; raises :class:`Rejection` if it is not a UUID."""
+    """Return the document id of a path; raise :class:`Rejection` if it isn't a UUID."""
     if not _UUID.fullmatch(text):
         raise Rejection("document_id", "the document id in the path is not a UUID; send one, and the same on a retry")
     return msgspec.convert(text, UUID)
 
 
 def record_of(rules: StudyRules, document_id: UUID, ping: Ping, now_ms: int) -> JournalRecord:
-    """Return a ping as a journal record; raises :class:`Rejection` if its arm may not send it."""
+    """Return a ping as a journal record; raise :class:`Rejection` if its arm may not send it."""
     rule = rules.admit(ping, now_ms)
     rule.check_id(document_id, ping.payload)
     return journal_record(document_id, ping.client_id, rule.kept(ping.payload), now_ms, rule.study, rule.line)
 
 
 def _record_at_once(request: _Request, document_id: UUID, body: bytes) -> JournalRecord | None:
-    """Return a ping as a journal record, or None if admission has to read the store."""
+    """Return a ping as a journal record; None if admission requires a read of the store."""
     ping = request.ping(body)
     if not request.rules.is_settled(ping.payload):
         return None
@@ -364,7 +365,7 @@ def _record_at_once(request: _Request, document_id: UUID, body: bytes) -> Journa
 
 
 def _encoded_ping(request: _Request, document_id: UUID, body: bytes) -> bytes:
-    """Return a ping as a journal line. Its decoded numbers are freed before the wait for the disk."""
+    """Return a ping as a journal line. Its decoded numbers are freed before the request waits for the disk."""
     return encode_records([record_of(request.rules, document_id, request.ping(body), _now_ms())])
 
 
@@ -372,7 +373,7 @@ class Refused:
     """The rejected lines of a batch, in bounded space.
 
     Attributes:
-        answers: the number of each line, from 1, with a sentence for the first, and a reason's name for the others.
+        answers: each line's number, from 1, with a sentence for the first lines, and the reason's name for the others.
         kept: the first rejections, for the operator's log.
         counts: number of lines by reason.
     """
@@ -399,12 +400,12 @@ class Refused:
 
     @property
     def are_enough(self) -> bool:
-        """Whether the rest of the batch is ignored."""
+        """Whether there are so many rejected lines that the rest of the batch is ignored."""
         return len(self.answers) > MOST_REFUSED
 
 
 class BatchSlice(NamedTuple):
-    """Consecutive lines of a batch: start and end in the body, and the number of newlines."""
+    """Consecutive lines of a batch: their start and end in the body, and the number of newlines."""
 
     start: int
     end: int
@@ -413,13 +414,13 @@ class BatchSlice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The body of a batch, decoded and admitted a slice at a time.
+    """A batch, whose body is decoded and admitted slice by slice.
 
     Attributes:
-        rules: of its study.
-        limit: the limit of each ping.
+        rules: rules of the batch's study.
+        limit: the limit for each ping.
         refused: collects the rejected lines.
-        now_ms: when the batch was received, in milliseconds since 1970.
+        now_ms: time of receipt, in milliseconds since 1970.
     """
 
     rules: StudyRules
@@ -428,7 +429,7 @@ class Batch:
     now_ms: int
 
     def encoded(self, body: bytes, parts: list[BatchSlice]) -> Iterator[tuple[bytes, int]]:
-        """Yield the pings of each slice as journal lines, and their number."""
+        """Yield each slice's pings as journal lines, with their number."""
         before = 0
         for start, end, newlines in parts:
             if end - start > SLICE:  # one long line, which is only copied if it can be a ping
@@ -448,7 +449,7 @@ class Batch:
                 return
 
     def _records(self, lines: bytes, newlines: int, before: int) -> list[JournalRecord]:
-        """Return the records of a slice that follows ``before`` lines: all at once, or else line by line."""
+        """Return the records of a slice after ``before`` lines. It is decoded at once; if that fails, line by line."""
         rules = self.rules
         if len(lines) <= min(SLICE, self.limit.unpacked) and len(lines) <= rules.bounds.size * (newlines + 1):
             pings = rules.decoding.lines(lines)
@@ -471,7 +472,7 @@ class Batch:
         return records
 
     def _check_line(self, body: bytes, start: int, end: int) -> None:
-        """Raise :class:`Rejection` if a line is longer than a ping may be."""
+        """Raise :class:`Rejection` if a line exceeds the limit for a ping."""
         check_size(end - start - body.endswith(b"\n", start, end), self.limit.unpacked, self.limit.option, "ping")
         self.rules.bounds.check(body, start, end)
 
@@ -493,30 +494,30 @@ def slices(body: bytes) -> list[BatchSlice]:
 
 
 def _cost_of_ping(rules: StudyRules, length: int) -> int:
-    """Return the maximum of bytes that a ping of this length holds in addition to its body."""
+    """Return the maximum bytes of memory that a ping of this length needs in addition to its body."""
     return min(length * OBJECT_COST // 2, rules.bounds.cost) + rules.bounds.look
 
 
 def _cost_of_batch(rules: StudyRules, limits: Limits, length: int) -> int:
-    """Return the maximum of bytes that a batch of this length holds in addition to its body."""
+    """Return the maximum bytes of memory that a batch of this length needs in addition to its body."""
     decoded = min(length * OBJECT_COST // 2, max(SLICE_COST, rules.bounds.cost))
     return decoded + rules.bounds.look + min(3 * length, 3 * PART) + min(length, limits.batch_lines) * LINE_COST
 
 
 def not_stored(error: NotStored) -> Rejection:
-    """Return the rejection of pings that could not be written."""
+    """Return the rejection of pings that couldn't be written."""
     if error.full:
         return Rejection("disk_full", "the disk of the server is full and the ping was not stored; send it again later")
     return Rejection("not_stored", "the server could not write the ping to disk; send it again later")
 
 
 def internal_error() -> Rejection:
-    """Return the rejection for a defect of ours."""
+    """Return the rejection for an internal error of the server."""
     return Rejection("internal", "a defect of the server; send it again later")
 
 
 def print_defect() -> None:
-    """Log the traceback of a defect, without values."""
+    """Log the traceback of an internal error, without values."""
     tell_defect(LOGGED)
 
 

@@ -1,6 +1,6 @@
-"""Ingest's main process: it checks all settings, starts workers, compactor and listeners, and ends them together.
+"""Ingest's main process, which checks all settings, and starts and stops workers, compactor and listeners.
 
-Every mistake is found and reported in one sentence before anything runs.
+Mistakes in settings are reported in one sentence before any process is started.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ from fedping.server_jobs.processes import Lock, StopEvent, exit_with_parent
 from fedping.server_jobs.shutdown import describe_exit
 
 DESCRIPTORS = CONNECTIONS + 256
-"""Maximum open files of a worker: its connections, and those of its journal, store and threads."""
+"""Maximum open files of a worker: for its connections, journal, store and threads."""
 
 LOCK_PATIENCE = 5.0
-"""Seconds to wait for the processes of a killed ingest to end."""
+"""Maximum seconds to wait until the processes of a killed ingest have ended."""
 
 
 def prepare(settings: IngestSettings) -> Lock:
     """Check everything that ingest needs, and return the lock that this ingest holds.
 
     Raises:
-        InvalidSettings: a number is out of its range.
+        InvalidSettings: a number is out of range.
         StoreError: the store is missing or damaged.
-        FedpingError: none of its studies can be served.
-        CannotStart: a folder cannot be written, the port is taken, or the journal has another ingest.
+        FedpingError: none of the store's studies can be served.
+        CannotStart: a folder can't be written, the port is in use, or another ingest uses the journal.
     """
     _check_numbers(settings)
     _raise_descriptors()
@@ -78,7 +78,7 @@ def prepare(settings: IngestSettings) -> Lock:
 
 
 def _unusable(settings: IngestSettings) -> dict[str, str]:
-    """Return a sentence for each study that can't be served, by name; raises as :func:`prepare`.
+    """Return a sentence for each study that can't be served, by name; raise like :func:`prepare`.
 
     This also prepares a landing folder in a bucket.
     """
@@ -105,7 +105,7 @@ def _check_numbers(settings: IngestSettings) -> None:
 
 
 def _raise_descriptors() -> None:
-    """Raise the limit of open files to a worker's need; warn if the hard limit is lower."""
+    """Raise the limit of open files to the number that a worker needs; warn if the hard limit is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < DESCRIPTORS and soft != hard:
         most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
@@ -143,11 +143,11 @@ def _take_lock(journal: Path) -> Lock:
 
 
 KILL_AFTER = 10
-"""Seconds that a stopping worker has to finish its answers."""
+"""Maximum seconds for a stopping worker to finish its responses."""
 
 
 def run_server(settings: IngestSettings, parent: int, make: MakeApplication = front) -> None:
-    """Serve until SIGTERM; then end once the requests in progress are answered."""
+    """Serve until SIGTERM, then finish the requests in progress and end."""
     exit_with_parent(parent)
     os.setpgrp()
     from fedping.server_jobs.forking_server import ServerSettings, http_server
@@ -168,13 +168,14 @@ COMPACT_EVERY = 0.02
 """Seconds between two checks of the journal for rolled segments."""
 
 GATHER = 0.05
-"""Seconds to wait after one worker has rolled its segment: the others roll at the same time, and share its file."""
+"""Seconds to wait after a worker has rolled its segment. The other workers roll at the same time, and their pings
+share one file."""
 
 PAUSE_AFTER_FAILURE = 1.0
 
 
 def run_compactor(settings: IngestSettings, parent: int) -> None:
-    """Compact until SIGTERM, then the rest, and exit; exit code 1 if something had to stay in the journal."""
+    """Compact until SIGTERM, then compact the rest and exit; exit code 1 if pings remain in the journal."""
     exit_with_parent(parent)
     os.setpgrp()
     stop = _stop_event(StopEvent.set)
@@ -208,7 +209,7 @@ def run_compactor(settings: IngestSettings, parent: int) -> None:
 
 
 def _stop_event(on_signal: Callable[[StopEvent], None]) -> StopEvent:
-    """Return an event that SIGINT and SIGTERM pass to ``on_signal``."""
+    """Return a stop event. SIGINT and SIGTERM call ``on_signal`` with it."""
     stop = StopEvent()
 
     def handle(_signal: int, _frame: FrameType | None) -> None:
@@ -220,21 +221,21 @@ def _stop_event(on_signal: Callable[[StopEvent], None]) -> StopEvent:
 
 
 def tell_death(settings: IngestSettings, process: str, how: str) -> None:
-    """Log and count an unexpected end of a process, which is restarted."""
+    """Log and count the unexpected end of a process, which will be restarted."""
     tell(f"the {process} died ({how}) and is being restarted", before=LOGGED)
     with contextlib.suppress(OSError):  # a full disk: it was logged, and the others go on
         Counters(settings.counters).add(f"died.{process if process in PROCESSES else 'other'}", 1)
 
 
 OPERATIONS = "operator's listener"
-"""The name of the process of the operations port among those beside, and in the log."""
+"""Name of the operations port's process, in :func:`supervise` and in the log."""
 
 LONGEST_PAUSE = 5.0
 QUICK_DEATH = 2.0
 
 
 class Child:
-    """A child process, restarted when it dies: immediately at first, then after increasing pauses."""
+    """A child process that is restarted when it dies: at first immediately, later after increasing pauses."""
 
     def __init__(self, run: Callable[[], None], name: str, died: Callable[[str, str], None]) -> None:
         self._run = run
@@ -250,7 +251,7 @@ class Child:
         self.process.start()
 
     def revive(self) -> None:
-        """Start the process again if it has died."""
+        """Restart the process if it has died."""
         if self.process.is_alive():
             return
         quick = time.monotonic() - self._began < QUICK_DEATH
@@ -271,7 +272,7 @@ class Child:
 
 
 def _stop_or_kill(stop: StopEvent) -> None:
-    """Ask for a stop; the second signal kills all children."""
+    """Request a stop. At the second signal, kill all child processes."""
     if stop.is_set:
         for child in multiprocessing.active_children():
             child.kill()
@@ -283,12 +284,13 @@ def supervise(
     make: MakeApplication = front,
     beside: Mapping[str, Callable[[int], None]] = MappingProxyType({}),
 ) -> int:
-    """Run ingest until SIGINT or SIGTERM; return 0 if everything that was accepted has landed, else 1.
+    """Run ingest until SIGINT or SIGTERM; return 0 if all accepted pings have landed, else 1.
 
     Args:
         settings: ingest's settings.
-        make: makes a worker's application.
-        beside: further functions to run in processes of their own, by name; their argument is this process' id.
+        make: creates a worker's application.
+        beside: further functions to run in separate processes, by name; their argument is the id of the calling
+            process.
     """
     stop = _stop_event(_stop_or_kill)
     here = os.getpid()

@@ -32,8 +32,9 @@ from fedping.server_jobs.processes import exit_with_parent, take_slot
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 
 ARENAS, KEPT = 2, 8 * MIB
-"""Heaps of the C library, and the free bytes that each keeps at its end: about the usual batches of a worker together.
-If they went back to the system after every batch, to be requested again, each ping would cost 2 µs more."""
+"""Number of heaps of the C library, and free bytes that each keeps at its end: approximately the size of a worker's
+usual batches. If this memory were returned to the system after each batch and requested again, each ping would cost 2
+µs more."""
 
 
 MakeApplication: TypeAlias = Callable[[Services], Front]
@@ -54,7 +55,7 @@ def start_worker(settings: IngestSettings, parent: int, make: MakeApplication = 
     services = services_for(settings, worker_name(settings, slot))
     application = make(services)
     calm_collector()
-    sys.setswitchinterval(0.001)  # how long the loop waits for each thread that is busy with a batch
+    sys.setswitchinterval(0.001)  # maximum wait of the loop for a thread busy with a batch
     Ticker(services).start()
     # Not `atexit`, because a multiprocessing process does not run its functions at exit.
     Finalize(None, services.flush, exitpriority=0)
@@ -62,7 +63,7 @@ def start_worker(settings: IngestSettings, parent: int, make: MakeApplication = 
 
 
 def worker_name(settings: IngestSettings, slot: int) -> str:
-    """Return the name of a worker's files in the landing folder, which hosts with their own journals may share."""
+    """Return the name for a worker's files in the landing folder, which several hosts may share."""
     landing = settings.landing
     if isinstance(landing, Path) and settings.journal.absolute().is_relative_to(landing.absolute()):
         return f"worker-{slot}"
@@ -70,10 +71,10 @@ def worker_name(settings: IngestSettings, slot: int) -> str:
 
 
 def give_memory_back() -> None:
-    """Make the C library map large blocks individually, so that they go back to the system as soon as they are freed.
+    """Make the C library map large blocks individually, so that freed blocks are returned to the system at once.
 
-    Otherwise it learns from the first large body that such blocks are usual, and from then on keeps what many threads
-    have freed in as many heaps, each as large as the largest body seen.
+    Otherwise, after the first large body, the library would treat such blocks as usual, and keep freed memory in one
+    heap per thread, each as large as the largest body so far.
     """
     with contextlib.suppress(OSError, AttributeError):
         tune = ctypes.CDLL(None).mallopt
@@ -83,16 +84,16 @@ def give_memory_back() -> None:
 
 
 def calm_collector() -> None:
-    """Make the garbage collector look only at new objects, and rarely: pings have no cycles."""
+    """Make the garbage collector run rarely and inspect only new objects, because pings have no reference cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
 
 
 def pin_to_core(slot: int) -> None:
-    """Keep this process, and every thread it starts from now on, on one core.
+    """Restrict this process, and all threads it starts later, to one core.
 
-    Threads of one interpreter cannot run Python side by side anyway; on several cores they fight for its lock.
+    Threads of one interpreter can't run Python code in parallel; on several cores they would compete for its lock.
     """
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
@@ -105,9 +106,9 @@ TELL_EVERY = 60.0
 
 
 class Ticker(threading.Thread):
-    """Rolls the journal when its age or a flush requires it, refreshes the catalogue, and so on.
+    """Runs periodic tasks: rolling the journal by age or for a flush, refreshing the catalogue, and others.
 
-    All workers roll at the same moments of the wall clock, so that their segments are compacted into one file together.
+    All workers roll at the same wall-clock times, so that their segments are compacted into one file.
     """
 
     def __init__(self, services: Services) -> None:
@@ -131,7 +132,7 @@ class Ticker(threading.Thread):
     def tick(self) -> None:
         """Run the due tasks."""
         if time.monotonic() - self._probed >= FLUSH_EVERY and not self._has_descriptors():
-            return  # all else needs one
+            return  # all other tasks need a descriptor
         self._services.journals.keep()
         period, stamp = self._current_period(), self._flush_stamp()
         if (period, stamp) != (self._period, self._flush_seen):
@@ -146,7 +147,7 @@ class Ticker(threading.Thread):
         self._unread.look(time.monotonic())
 
     def _has_descriptors(self) -> bool:
-        """Return whether a file can be opened; if not, count that for the heartbeat, and log it once a minute."""
+        """Return whether a file can be opened. A failure is counted for the heartbeat, and logged once a minute."""
         try:
             os.close(os.open(os.devnull, os.O_RDONLY))
         except OSError as error:

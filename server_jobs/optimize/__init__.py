@@ -1,7 +1,8 @@
-"""How a round's aggregate moves the weights: a chain of small pure transformations.
+"""Server optimizers: chains of small pure transformations from a round's aggregate to a step of the weights.
 
-To add an optimizer or a constraint: its settings, in the union of `fedping.protocol.pipeline` or
-`fedping.protocol.spec`, and a function in `optimizers` or `constraints` that makes its link, with the decorator there.
+To add an optimizer or a constraint, define its settings in the union of `fedping.protocol.pipeline` or
+`fedping.protocol.spec`, and a function in `optimizers` or `constraints` that creates its link, with the decorator of
+that module.
 """
 
 from fedping.server_jobs.optimize.pipeline import (

@@ -1,4 +1,4 @@
-"""Constraints on weights: none below zero, and cutoffs in order (thesis 7.2)."""
+"""Constraints on weights: non-negative weights, and cutoffs in order (thesis 7.2)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from fedping.protocol.spec import ModelSpec, NonNegative, OrderedCutoffs
 from fedping.server_jobs.optimize.transformation import Arrays, LinkMaker, Transformation, Vector, stateless
 
 CONSTRAINTS: Makers[LinkMaker] = Makers()
-"""The function that makes a constraint's link, by the type of its settings (`fedping.protocol.spec.Constraint`).
+"""Functions that create constraints' links, by the type of their settings (`fedping.protocol.spec.Constraint`).
 
-They apply in the order of their definition, whatever the order in the spec: ordering raises weights or shortens their
-steps, so it preserves non-negativity, while a subsequent shift of all weights could round a gap away.
+Constraints apply in the order of their definition here, not in the order of the spec. Ordering raises weights or
+shortens their steps, so it preserves non-negativity. A shift of all weights after ordering could lose a gap by
+rounding.
 """
 
 
@@ -28,7 +29,7 @@ def non_negative(settings: NonNegative, spec: ModelSpec) -> Transformation[Array
 
 
 def _clamp_of(places: list[int]) -> Callable[[Vector, Vector], Vector]:
-    """Return the clamp of the weights at some positions alone."""
+    """Return a function that clamps only the weights at some positions."""
 
     def clamp(step: Vector, weights: Vector) -> Vector:
         step = step.copy()
@@ -39,12 +40,12 @@ def _clamp_of(places: list[int]) -> Callable[[Vector, Vector], Vector]:
 
 
 def _clamp(step: Vector, weights: Vector) -> Vector:
-    """Shorten the steps that would lead below zero; all others are unchanged."""
+    """Shorten steps that would lead below zero; leave all others unchanged."""
     return np.where(weights + step < 0, -weights, step)
 
 
 def _shift(step: Vector, weights: Vector) -> Vector:
-    """Add the size of the lowest weight to all of them if it is negative: the study of 2018, kept for parity."""
+    """Raise all weights by the size of the lowest weight if it is negative, as in the study of 2018."""
     there = weights + step
     lowest = there.min()
     return step if lowest >= 0 else _step_to_at_least(there - lowest, weights)
@@ -54,16 +55,17 @@ def _shift(step: Vector, weights: Vector) -> Vector:
 def ordered_cutoffs(settings: OrderedCutoffs, spec: ModelSpec) -> Transformation[Arrays]:
     """Return the link that keeps cutoffs in order, in the spec's mode.
 
-    ``push`` raises, from first to last, each cutoff that is too close to the one before; it never lowers any. The
-    order holds twice: between the optimizer's doubles, and between the published numbers, which rounding could
-    otherwise bring closer together than the gap. ``trim`` first shortens steps, and then pushes what remains.
+    ``push`` raises, from first to last, each cutoff that is too close to the previous cutoff; it never lowers a
+    cutoff. The order holds both between the optimizer's doubles and between the published numbers, whose distance
+    rounding could otherwise reduce below the gap. ``trim`` first shortens steps, then pushes cutoffs that are still
+    too close.
     """
     where = spec.positions(settings.weights)
     integer = spec.integer[where].tolist()
 
     def raised(step: Vector, weights: Vector) -> Vector:
         if not np.isfinite(weights[where] + step[where]).all():
-            return step  # cannot be put in order; unpublishable weights are refused later
+            return step  # can't be put in order; unpublishable weights are rejected later
         step = step.copy()
         if settings.mode == "trim":
             step[where] = _trimmed(step[where], weights[where], settings)
@@ -81,10 +83,10 @@ def ordered_cutoffs(settings: OrderedCutoffs, spec: ModelSpec) -> Transformation
 
 
 def _trimmed(step: Vector, weights: Vector, settings: OrderedCutoffs) -> Vector:
-    """Return the steps of ordered weights, shortened so that they stay in order; shape (cutoffs,) like both arguments.
+    """Return steps of ordered weights, shortened so that the weights stay in order; all vectors have shape (cutoffs,).
 
     From last to first, a step up ends at least ``gap`` below the next weight, counting its own step up.
-    From first to last, a step down then ends at least ``gap`` above the weight before.
+    Then, from first to last, a step down ends at least ``gap`` above the previous weight.
     """
     step = step.copy()
     ceiling = math.inf

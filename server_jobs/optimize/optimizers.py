@@ -1,7 +1,7 @@
-"""Optimizers: gradient descent and momentum, Adagrad, Adam and Yogi, RProp, and those of users' packages.
+"""Optimizers: gradient descent and momentum, Adagrad, Adam and Yogi, RProp, and optimizers of users' packages.
 
-The adaptive ones divide a mean of the updates, weight by weight, by a root of the squared updates (Reddi et al. 2021,
-algorithm 2, with the mean update, of gradients or of movements, as Δ):
+The adaptive optimizers divide a mean of the updates, weight by weight, by a root of the squared updates (Reddi et al.
+2021, algorithm 2). Δ is the mean update, of gradients or of weight differences:
 
     m_t = β1 m_(t-1) + (1 - β1) Δ_t
     v_t = accumulated squares Δ_t², by each optimizer's own rule
@@ -34,11 +34,11 @@ from fedping.server_jobs.optimize.transformation import (
 )
 
 OPTIMIZERS: Makers[LinkMaker] = Makers()
-"""The function that makes an optimizer's link, by the type of its settings (`fedping.protocol.pipeline.Optimizer`)."""
+"""Functions that create optimizers' links, by the type of their settings (`fedping.protocol.pipeline.Optimizer`)."""
 
 
 class Rated(Protocol):
-    """Settings with a rate."""
+    """Settings with a learning rate."""
 
     @property
     def rate(self) -> float:
@@ -47,7 +47,7 @@ class Rated(Protocol):
 
     @property
     def decay(self) -> Decay:
-        """How the rate decays."""
+        """The decay of the rate."""
         ...
 
 
@@ -77,9 +77,9 @@ def rate_display(settings: Rated, words: str) -> Display:
 
 @OPTIMIZERS.of(GradientDescent)
 def gradient_descent(settings: GradientDescent, _: ModelSpec) -> Transformation[Arrays]:
-    """Return the link that multiplies the direction by the rate (thesis 2.2): also FedAvg with a server rate.
+    """Return the link that multiplies the direction by the rate (thesis 2.2), as in FedAvg with a server rate.
 
-    State: ``round``, the number of steps taken, length 1; empty if the rate is constant.
+    State: ``round``, the number of steps so far, length 1; empty if the rate is constant.
     """
     displays = {"rate": rate_display(settings, "Factor of the mean update")}
     if settings.decay == "none":
@@ -96,8 +96,8 @@ def gradient_descent(settings: GradientDescent, _: ModelSpec) -> Transformation[
 def momentum(settings: Momentum, _: ModelSpec) -> Transformation[Arrays]:
     """Return the link v ← β v + η_t Δ (Polyak 1964), whose step is v, or β v + η_t Δ once more (Nesterov 1983).
 
-    The rate is inside the velocity: unless a constraint interferes, v is the last movement of the weights, whatever the
-    rates have been. State: ``velocity``, shape (m,); ``round``, the number of steps taken, length 1.
+    The velocity includes the rate: unless a constraint changes the step, v is the last movement of the weights, even
+    if the rate has changed. State: ``velocity``, shape (m,); ``round``, the number of steps so far, length 1.
     """
 
     def init(spec: ModelSpec) -> Arrays:
@@ -115,16 +115,16 @@ def momentum(settings: Momentum, _: ModelSpec) -> Transformation[Arrays]:
 
 
 class Adaptive(Rated, Protocol):
-    """The common settings of the three."""
+    """The common settings of Adagrad, Adam and Yogi."""
 
     @property
     def beta1(self) -> float:
-        """How much of the mean update is kept."""
+        """The factor of the previous mean in the new mean update."""
         ...
 
     @property
     def epsilon(self) -> float:
-        """Added to the root; τ of Reddi et al."""
+        """The constant added to the root; τ in Reddi et al."""
         ...
 
     @property
@@ -139,15 +139,15 @@ def adaptive(
     words: str,
     unbiased: tuple[float, float] | None = None,
 ) -> Transformation[Arrays]:
-    """Return the link.
+    """Return the link of an adaptive optimizer.
 
-    State: ``mean`` and ``square``, shape (m,), m and v; ``round``, the number of steps taken, length 1; with bias
-    correction also ``powers``, β1^t and β2^t, length 2, which are updated by multiplication from round to round because
-    products are the same on every machine, and powers are not.
+    State: ``mean`` and ``square``, m and v, shape (m,); ``round``, the number of steps so far, length 1. With bias
+    correction also ``powers``, β1^t and β2^t, length 2. They are updated by multiplication in each round, because
+    products are the same on all machines, unlike powers.
 
     Args:
         settings: rate, decay, β1, ε and the first v.
-        gathered: from v and the new squares to the next v.
+        gathered: function from v and the new squares to the next v.
         words: a description of each weight's rate, for a page.
         unbiased: β1 and β2, to divide m by 1 - β1^t and v by 1 - β2^t; None for no correction.
     """
@@ -179,13 +179,13 @@ def adaptive(
 
 @OPTIMIZERS.of(Adagrad)
 def adagrad(settings: Adagrad, _: ModelSpec) -> Transformation[Arrays]:
-    """Return the link of Adagrad (Duchi et al. 2011): v ← v + Δ²; its state is that of :func:`adaptive`."""
+    """Return the link of Adagrad (Duchi et al. 2011): v ← v + Δ², with the state of :func:`adaptive`."""
     return adaptive(settings, np.add, "Adagrad's rate of each weight: η over the root of its sum of squares")
 
 
 @OPTIMIZERS.of(Adam)
 def adam(settings: Adam, _: ModelSpec) -> Transformation[Arrays]:
-    """Return the link of Adam (Kingma and Ba 2015): v ← β2 v + (1 - β2) Δ²; its state is that of :func:`adaptive`."""
+    """Return the link of Adam (Kingma and Ba 2015): v ← β2 v + (1 - β2) Δ², with the state of :func:`adaptive`."""
 
     def gathered(square: Vector, new: Vector) -> Vector:
         return settings.beta2 * square + (1 - settings.beta2) * new
@@ -198,8 +198,8 @@ def adam(settings: Adam, _: ModelSpec) -> Transformation[Arrays]:
 def yogi(settings: Yogi, _: ModelSpec) -> Transformation[Arrays]:
     """Return the link of Yogi (Zaheer et al. 2018): v ← v - (1 - β2) sign(v - Δ²) Δ².
 
-    So a v far above the squares falls by no more than the square, while Adam's would fall by a share of itself. Its
-    state is that of :func:`adaptive`.
+    So a v far above the squares decreases by at most the square, while Adam's v would decrease by a fraction of
+    itself. The state is that of :func:`adaptive`.
     """
 
     def gathered(square: Vector, new: Vector) -> Vector:
@@ -210,22 +210,23 @@ def yogi(settings: Yogi, _: ModelSpec) -> Transformation[Arrays]:
 
 
 ROUNDING = 1e-6
-"""Tolerance of clipped updates, which are float32 numbers, beyond the bound."""
+"""Relative tolerance in comparisons of votes with a share: clipped updates are float32 numbers and may exceed a
+bound."""
 
 
 @OPTIMIZERS.of(RProp)
 def rprop(settings: RProp, spec: ModelSpec) -> Transformation[Arrays]:
     """Return RProp with each weight's first, smallest and largest step size from the spec.
 
-    State: ``rate``, the step sizes η; ``sign``, the signs of the previous update (zeros before the first, so that the
-    first step has the start size, because eq. 4 leaves η unchanged if the product is zero). Only signs are kept,
-    because only signs are used; the product of two tiny updates would underflow to zero.
+    State: ``rate``, the step sizes η; ``sign``, the signs of the previous update. The first signs are zeros, so that
+    the first step has the start size, because eq. 4 leaves η unchanged if the product is zero. Only signs are kept,
+    because the product of two tiny updates would underflow to zero.
 
-    There is no weight backtracking: after a change of sign the step is taken, with the smaller size. A zero update
-    leaves its weight unchanged.
+    There is no weight backtracking: after a change of sign, the step is still taken, with the smaller size. A zero
+    update leaves its weight unchanged.
 
-    With a quorum an update is not a length but a share of the votes, at most 1 either way
-    (`fedping.server_jobs.round.clipping.in_votes`). One that does not decide is as one of zero.
+    With a quorum, an update is a share of the votes between -1 and 1, not a length
+    (`fedping.server_jobs.round.clipping.in_votes`). A share below the quorum counts as zero.
     """
     first, least, largest = spec.steps
     quorum = settings.quorum
@@ -246,7 +247,7 @@ def rprop(settings: RProp, spec: ModelSpec) -> Transformation[Arrays]:
 
 
 def _above(votes: Vector, share: float) -> NDArray[np.bool_]:
-    """Return whose votes are more than a share of all, shape (m,); just as many are not, however they were rounded."""
+    """Return a mask, shape (m,), of the weights whose votes exceed a share by more than rounding."""
     return np.abs(votes) > share * (1 + ROUNDING)
 
 
@@ -255,7 +256,7 @@ def _adapted(
 ) -> Vector:
     """Return the step sizes by thesis eq. 4.
 
-    ``agreement`` is the product of the last two signs, -1, 0 or 1, and ``grown`` the factor where that is 1.
+    ``agreement`` is the product of the last two signs, -1, 0 or 1. ``grown`` is the factor where it is 1.
     """
     factor = np.where(agreement > 0, grown, settings.beta)
     adapted = np.clip(_rounded(settings, rate * factor), least, largest)
@@ -274,13 +275,14 @@ def _rounded(settings: RProp, rate: Vector) -> Vector:
 
 @OPTIMIZERS.of(OwnOptimizer)
 def own(settings: OwnOptimizer, spec: ModelSpec) -> Transformation[Arrays]:
-    """Return the link: the function's result for the model spec, or the instance of the class.
+    """Return the link of a user's optimizer: a function's result for the model spec, or an instance of a class.
 
-    It has ``init(spec)`` and ``update(step, state, weights)``, like :class:`Transformation`, and works on copies.
+    The optimizer has ``init(spec)`` and ``update(step, state, weights)``, like :class:`Transformation`, and gets
+    copies of its arguments.
 
     Raises:
-        InvalidSettings: the extension is not installed, or its code is not what the settings name.
-        BrokenLink: it raises an error, or a state is not finite.
+        InvalidSettings: the extension isn't installed, or its code isn't the code that the settings name.
+        BrokenLink: the extension raises an error, or a state isn't finite.
     """
     extension = extension_of(settings)
     with broken_if_failed():

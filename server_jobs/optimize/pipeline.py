@@ -1,4 +1,4 @@
-"""From settings to a chain of links: the optimizer, and the constraints."""
+"""Builds a line's chain of links, the optimizer and the constraints, from settings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from fedping.server_jobs.optimize.transformation import (
 def links_for(spec: ModelSpec, pipeline: Pipeline) -> dict[str, Transformation[Arrays]]:
     """Return the links of a line in order, the optimizer first.
 
-    A link's name is the tag of its settings, such as ``rprop``; the second of a kind is ``ordered_cutoffs_2``.
+    A link's name is the tag of its settings, such as ``rprop``; a second link of the same kind is
+    ``ordered_cutoffs_2``.
     """
     rank = list(CONSTRAINTS).index
     constraints = sorted(spec.constraints, key=lambda constraint: rank(type(constraint)))
@@ -49,7 +50,7 @@ def links_for(spec: ModelSpec, pipeline: Pipeline) -> dict[str, Transformation[A
 
 
 def pipeline_for(spec: ModelSpec, pipeline: Pipeline) -> Transformation[States]:
-    """Return the chain of a line: from a round's mean update to the step that the server adds."""
+    """Return a line's chain, from a round's mean update to the step that the server adds."""
     return chain(links_for(spec, pipeline))
 
 
@@ -72,8 +73,7 @@ def first_versions(
 ) -> tuple[Version, ...]:
     """Return version 0 of each of a study's lines: the start weights, and the chain's first state.
 
-    ``warm`` has, by line, the weights that are taken over in their place, and from where
-    (`fedping.server_jobs.warm_start`).
+    ``warm`` has, by line, other start weights and their origin (`fedping.server_jobs.warm_start`).
     """
     made = []
     for line in study.lines:
@@ -95,7 +95,7 @@ def first_versions(
 
 
 def step_arrays(line: Line, weights: Vector, state: States, direction: Vector) -> tuple[Vector, States]:
-    """Return the weights and the state after a step in a round's direction; pure.
+    """Return the weights and the state after a step in a round's direction.
 
     Args:
         line: determines the links.
@@ -103,7 +103,7 @@ def step_arrays(line: Line, weights: Vector, state: States, direction: Vector) -
         state: the chain's state, from :func:`first_state` or an earlier step.
         direction: the aggregate of the updates, such as their mean: a direction of descent, shape (m,).
 
-    Huge updates can lead to weights that are not finite; the publisher must check
+    Huge updates can result in weights that aren't finite, so the caller must check them before publication
     (:func:`fedping.protocol.model.validate_document`).
     """
     with np.errstate(over="ignore", invalid="ignore"):

@@ -1,4 +1,4 @@
-"""The shape of a link, two pure functions, and how links form a chain.
+"""The interface of links, which consist of two pure functions, and the composition of links to a chain.
 
 Sign convention (`fedping.protocol.ping`): the input of a chain is a direction of *descent*, its output is a step, and
 the server *adds* the step to the weights.
@@ -31,10 +31,10 @@ S = TypeVar("S")
 
 
 class Display(NamedTuple):
-    """Displayed values of a link, from its state in a version.
+    """Values of a link to display, from its state in a version.
 
-    ``words`` describe it. ``values(state)`` returns one number per weight, shape (m,), or one for all, shape (1,); NaN
-    if the state does not contain it, as before the first step.
+    ``words`` describes them. ``values(state)`` returns one number per weight, shape (m,), or one for all weights,
+    shape (1,); NaN if the state doesn't contain it, as before the first step.
     """
 
     words: str
@@ -44,9 +44,9 @@ class Display(NamedTuple):
 class Transformation(NamedTuple, Generic[S]):
     """A link, or a chain of them.
 
-    ``init(spec)`` returns the state of version 0. ``update(step, state, weights)`` returns the transformed step and the
-    next state; ``weights`` are those that the step will be added to. Neither changes its arguments. ``displays`` are
-    what a page may show, by a short name; without any, a page shows the vectors of the state.
+    ``init(spec)`` returns the state of version 0. ``update(step, state, weights)`` returns the transformed step and
+    the next state; the step will be added to ``weights``. Neither function changes its arguments. ``displays`` are
+    values for pages, by a short name; if there are none, pages show the vectors of the state.
     """
 
     init: Callable[[ModelSpec], S]
@@ -55,11 +55,11 @@ class Transformation(NamedTuple, Generic[S]):
 
 
 LinkMaker: TypeAlias = Callable[[Any, ModelSpec], Transformation[Arrays]]
-"""Makes a link of its settings and the model spec."""
+"""Function that creates a link from its settings and the model spec."""
 
 
 def chain(links: Mapping[str, Transformation[Arrays]]) -> Transformation[States]:
-    """Return named links as one transformation that applies them in order; its state is theirs, by name."""
+    """Return a transformation that applies named links in order; its state has the links' states by name."""
 
     def init(spec: ModelSpec) -> States:
         return {name: link.init(spec) for name, link in links.items()}
@@ -85,22 +85,23 @@ def stateless(function: Callable[[Vector, Vector], Vector]) -> Transformation[Ar
 class BrokenLink(FedpingError):
     """A part of a line, such as its aggregation or optimizer, raised an error or returned something unusable.
 
-    Nothing was published. Exit code 3, as for a version that no client could read: the same command fails again.
+    No version was published. The exit code is 3, as for a version that clients couldn't read: the same command would
+    fail again.
     """
 
     exit_code = 3
 
 
 def link_name(settings: Any) -> str:
-    """Return the name of a link from its settings: their tag, or the name of an extension."""
+    """Return a link's name from its settings: the settings' tag, or the name of an extension."""
     return getattr(settings, "name", None) or str(type(settings).__struct_config__.tag)
 
 
 @contextmanager
 def blamed(link: str) -> Iterator[None]:
-    """Turn errors raised inside into a :class:`BrokenLink` that names the link.
+    """Turn errors raised in the context into a :class:`BrokenLink` that names the link.
 
-    Errors that are already a sentence stay as they are, and so does a lack of memory, which is not the link's fault.
+    Errors that already have a sentence are unchanged, as is a lack of memory, which isn't the link's fault.
     """
     try:
         yield
@@ -111,13 +112,13 @@ def blamed(link: str) -> Iterator[None]:
 
 
 def blame(link: str, error: BaseException) -> BrokenLink:
-    """Return the error that names the link, to be raised instead of the link's own error."""
+    """Return an error that names the link, to be raised instead of the link's error."""
     return BrokenLink(f"{link} raised {as_raised(error)}")
 
 
 @contextmanager
 def broken_if_failed() -> Iterator[None]:
-    """Treat an extension that fails inside as a broken link."""
+    """Treat failures of an extension in the context as a broken link."""
     try:
         yield
     except ExtensionFailed as error:
@@ -125,9 +126,9 @@ def broken_if_failed() -> Iterator[None]:
 
 
 def guarded(link: Transformation[Arrays], name: str) -> Transformation[Arrays]:
-    """Return the same link, which raises a :class:`BrokenLink` with its name instead of any other failure.
+    """Return a link that raises a :class:`BrokenLink` with its name instead of other errors.
 
-    It also fails if it turns a finite step into one that is not finite.
+    It also fails if it turns a finite step into a step that isn't finite.
     """
 
     def init(spec: ModelSpec) -> Arrays:
@@ -161,7 +162,7 @@ def _shapes(state: Mapping[str, tuple[int, ...]]) -> str:
 
 
 def as_vectors(state: Arrays) -> Arrays:
-    """Return a link's state as vectors of doubles; raises :class:`ValueError` if it is not."""
+    """Return a link's state as vectors of doubles; raise :class:`ValueError` if that is impossible."""
     vectors = {name: np.asarray(vector, dtype=np.float64) for name, vector in state.items()}
     for name, vector in vectors.items():
         if vector.ndim != 1:
@@ -170,7 +171,7 @@ def as_vectors(state: Arrays) -> Arrays:
 
 
 def by_link(document: ChainState, first: States) -> dict[str, LinkState]:
-    """Return a state of any format by link name; ``first`` is the chain's state in version 0, which names the links."""
+    """Return a state of any format by link name. ``first`` is the chain's state in version 0, which names the links."""
     if isinstance(document, dict):
         return document
     names = [*first, *(f"link {number + 1}" for number in range(len(first), len(document)))]
@@ -178,7 +179,7 @@ def by_link(document: ChainState, first: States) -> dict[str, LinkState]:
 
 
 def state_to_document(state: States) -> dict[str, LinkState]:
-    """Return a chain's state as a version keeps it; the inverse of :func:`state_from_document`, bit for bit."""
+    """Return a chain's state in the form stored in versions; the exact inverse of :func:`state_from_document`."""
     return {link: {name: tuple(vector.tolist()) for name, vector in own.items()} for link, own in state.items() if own}
 
 
@@ -190,7 +191,7 @@ def state_from_document(document: ChainState, first: States) -> States:
         first: the chain's state in version 0, which determines its links.
 
     Raises:
-        FedpingError: the links with a state in the document are not the chain's.
+        FedpingError: the links with a state in the document don't match the chain.
     """
     named = by_link(document, first)
     kept, wanted = ({link: set(own) for link, own in each.items() if own} for each in (named, first))

@@ -2,12 +2,13 @@
 
 A schedule is fixed before training: T rounds, in each of which every client takes part with probability q, sampled
 secretly, and adds at most S (L2) to a sum that gets Gaussian noise of standard deviation zS. Queries, clipping and data
-may depend on earlier results; q, z and T may not (arXiv 2602.06756). Stopping early costs nothing. If q and z are
-chosen again after seeing results, only :class:`RenyiFilter` is valid. The unit of privacy is a client; neighbours
-differ by one client with all its pings (add or remove).
+may depend on earlier results; q, z and T may not (arXiv 2602.06756). Early stopping doesn't affect the guarantee. If q
+and z are changed after results are seen, only :class:`RenyiFilter` is valid. The unit of privacy is a client;
+neighbours differ by one client with all its pings (add or remove).
 
-The accountants are those of dp-accounting, a common reference. The noise on integers is a discrete Gaussian and is
-counted as a continuous one. From a standard deviation of 1 on, their Rényi divergences differ by at most 1e-11.
+The accountants are those of dp-accounting, a common reference. The noise on integers is a discrete Gaussian, which is
+accounted for as a continuous Gaussian. From a standard deviation of 1 on, their Rényi divergences differ by at most
+1e-11.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ MOST_ROUNDS = 1_000_000
 """Maximum rounds of a schedule."""
 
 WHOLE_ORDERS = (*range(2, 65), 80, 96, 128, 192, 256, 512, 1024)
-"""Orders of Rényi divergences. dp-accounting computes whole orders exactly; its series for orders between them is up to
-2.6 times too high (q = 0.5, z = 8) or doesn't converge. Using only these orders raises an ε below 20 by up to 7.5 % (if
-the best order is between 256 and 512), and a larger ε by more (if it is between 1 and 2)."""
+"""Orders of Rényi divergences. dp-accounting computes whole orders exactly; for other orders, its series is up to 2.6
+times too high (q = 0.5, z = 8) or doesn't converge. The restriction to these orders raises an ε below 20 by up to 7.5
+% (if the best order is between 256 and 512), and a larger ε by more (if the best order is between 1 and 2)."""
 
 _TOO_WIDE = 200.0
-"""ε from which a quick bound suffices: such an ε gives no protection, and its PLD would be huge."""
+"""ε above which a quick bound is used: such an ε gives no protection, and its PLD would be huge."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,11 @@ class Schedule:
     """A schedule of rounds, fixed before training."""
 
     sampling: float
-    """q, the probability with which a client takes part in a round, sampled secretly; 1 for all clients."""
+    """q, the probability that a client takes part in a round, sampled secretly; 1 for all clients."""
     noise_multiplier: float
     """z, the standard deviation of the noise divided by the bound S on a client's contribution."""
     rounds: int
-    """T. Without sampling only the rounds with the same client count."""
+    """T, the number of rounds. Without sampling, only rounds with the same client count."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.sampling <= 1:
@@ -54,7 +55,7 @@ class Schedule:
 
     @classmethod
     def of_contributions(cls, noise_multiplier: float, contributions: int) -> Schedule:
-        """Return the schedule for clients that publicly take part in at most that many rounds, of any number."""
+        """Return the schedule if clients publicly take part in at most ``contributions`` of any number of rounds."""
         return cls(1.0, noise_multiplier, contributions)
 
 
@@ -82,10 +83,10 @@ class Pld:
         return f"PLD, add or remove one, grid {self.grid:g}, dp-accounting {version('dp-accounting')}"
 
     def epsilon(self, schedule: Schedule, delta: float) -> float:
-        """Return ε; above 200, the smaller of the bounds by Rényi divergences and without sampling.
+        """Return ε. Above 200, it is the smaller of two bounds: by Rényi divergences, and without sampling.
 
-        It takes 0.1 to 3 s, less on a coarser grid. Before a round, compare its number with the stored result of
-        :func:`rounds_allowed` instead.
+        It takes 0.1 to 3 s, less on a coarser grid. Before a round, compare the round's number with the stored result
+        of :func:`rounds_allowed` instead.
         """
         if (trivial := _trivial(schedule, delta)) is not None:
             return trivial
@@ -143,7 +144,7 @@ def epsilon(schedule: Schedule, delta: float, accountant: Accountant = PLD) -> f
 def rounds_allowed(
     sampling: float, noise_multiplier: float, epsilon: float, delta: float, accountant: Accountant = PLD
 ) -> int:
-    """Return the number of rounds that (ε, δ) allows, at most :data:`MOST_ROUNDS`.
+    """Return the number of rounds allowed by (ε, δ), at most :data:`MOST_ROUNDS`.
 
     It takes seconds, so callers store the result and compare a round's number with it.
     """
@@ -158,7 +159,7 @@ def rounds_allowed(
 
 
 def _last(fits: Callable[[int], bool], known: int) -> int:
-    """Return the largest number of rounds that fits, by doubling and bisection, from ``known``, which fits."""
+    """Return the largest number of rounds that fits, by doubling and bisection from ``known``, which must fit."""
     low, step = known, 1
     while (high := min(low + step, MOST_ROUNDS + 1)) <= MOST_ROUNDS and fits(high):
         low, step = high, 2 * step
@@ -171,12 +172,12 @@ def _last(fits: Callable[[int], bool], known: int) -> int:
 def noise_multiplier_for(
     epsilon: float, delta: float, sampling: float, rounds: int, accountant: Accountant = PLD
 ) -> float:
-    """Return the smallest z whose schedule keeps (ε, δ), at most a factor of 2e-6 above the exact one.
+    """Return the smallest z whose schedule satisfies (ε, δ), at most a factor of 2e-6 above the exact value.
 
     It takes seconds.
 
     Raises:
-        NoGuarantee: no noise keeps them, because ε or δ is 0.
+        NoGuarantee: no noise satisfies them, because ε or δ is 0.
     """
     if not (epsilon > 0 and delta > 0):
         raise NoGuarantee(f"no Gaussian noise keeps an epsilon of {epsilon:g} with a delta of {delta:g}")
@@ -197,7 +198,7 @@ def noise_multiplier_for(
 
 
 def _least(excess: Callable[[float], float], start: float, step: float) -> float:
-    """Return the smallest number at which a decreasing excess is not positive, or at most 2e-6 more."""
+    """Return the smallest number with a non-positive value of the decreasing ``excess``, or at most 2e-6 more."""
     from scipy.optimize import brentq
 
     high = start
@@ -213,27 +214,27 @@ def _least(excess: Callable[[float], float], start: float, step: float) -> float
 
 
 def _rough_first(accountant: Accountant) -> tuple[Accountant, ...]:
-    """Return an accountant, after a ten times faster one with close upper bounds if it exists."""
+    """Return an accountant, preceded by a ten times faster accountant with close upper bounds, if available."""
     return (_ROUGH, accountant) if isinstance(accountant, Pld) and accountant.grid < _ROUGH.grid else (accountant,)
 
 
 @dataclass(frozen=True)
 class RenyiFilter:
-    """A budget for segments, each fixed when it starts, whose q, z and rounds may depend on all earlier results.
+    """A budget for segments of rounds. A segment's q, z and rounds may depend on all results before it starts.
 
-    Sums of Rényi divergences at one fixed order stay valid then. A minimum over orders, or a PLD, does not, so the
-    order must be chosen for the planned schedule (:func:`order_for`).
+    Sums of Rényi divergences at one fixed order are then still valid. A minimum over orders, or a PLD, isn't, so the
+    order must be chosen in advance for the planned schedule (:func:`order_for`).
 
     Source: Feldman and Zrnic 2021.
     """
 
     order: int
-    """α, at least 2."""
+    """The order α of the Rényi divergences, at least 2."""
     epsilon: float
     """The budget, in nats."""
     delta: float
     spent: float = 0.0
-    """ρ of all segments so far at the order, in nats."""
+    """The divergence ρ of all segments so far, at this order, in nats."""
 
     def __post_init__(self) -> None:
         if self.order not in WHOLE_ORDERS:
@@ -242,7 +243,7 @@ class RenyiFilter:
             raise NoGuarantee(f"delta is {self.delta:g}; give a number between 0 and 1")
 
     def after(self, segment: Schedule) -> RenyiFilter:
-        """Return the filter after a segment, or part of it, has been spent, whether or not it was allowed."""
+        """Return the filter after a segment, or part of it, was spent, even if it wasn't allowed."""
         if segment.sampling == 0 or segment.rounds == 0:
             return self
         if segment.noise_multiplier == 0:

@@ -1,7 +1,8 @@
-"""The budget of private lines: what a study may spend, and what the rounds of lines have spent, as lineages record it.
+"""Privacy budgets of private lines: the study's allowance, and the part spent, which is read from lineages.
 
-There is no ledger next to the versions that could disagree. Every version that a round has published counts, also those
-that a rollback has left behind. Numbers that were skipped may have been published and lost: all of them count.
+There is no separate ledger that could contradict the versions. All versions published by rounds count, including
+those abandoned by a rollback. Skipped version numbers count too, because these versions may have been published and
+lost.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
 
 
 _LAST_DIGITS = 1 + 1e-6
-"""Factor by which epsilon may exceed the guarantee, because accountants of other versions differ in last digits."""
+"""Factor by which epsilon may exceed the guarantee, because accountants of different versions differ in the last
+digits."""
 
 
 class Spent(NamedTuple):
-    """The number of a line's releases that count, and the last known one; None before the first."""
+    """The number of a line's releases that count, and the last known release; None before the first."""
 
     releases: int
     last: PrivacyEvent | None
@@ -51,16 +53,16 @@ def spent(store: ModelStore, head: Version) -> Spent:
 
 
 def rounds_left(privacy: Privacy, releases: int) -> int | None:
-    """Return the number of rounds that a line has left after a number of releases; None without a bound."""
+    """Return a line's number of remaining rounds after a number of releases; None without a bound."""
     return None if privacy.central is None else max(0, privacy.central.rounds - releases)
 
 
 def epsilon_after(privacy: Privacy, releases: int) -> tuple[float | None, str]:
     """Return ε of a line's central guarantee after a number of releases, and the accountant's name.
 
-    None and "" without a central guarantee. Without sampling ε is exact and immediate. With sampling it is computed on
-    a coarse, fast grid of losses. If only that grid puts ε above the guarantee, as in last rounds, it is computed on
-    the grid that the noise was derived on.
+    The result is None and "" without a central guarantee. Without sampling, ε is exact and computed at once. With
+    sampling, it is computed on a coarse, fast grid of losses. If ε exceeds the guarantee on that grid, as in the last
+    rounds, it is computed on the grid that was used to derive the noise.
     """
     central = privacy.central
     if central is None or central.noise_multiplier is None:
@@ -83,7 +85,7 @@ def _counted(central: Central, releases: int) -> tuple[float, str]:
 
 
 def beyond_promise(privacy: Privacy, releases: int) -> float | None:
-    """Return ε of a line's central guarantee after a number of releases if it exceeds the guarantee; None if not."""
+    """Return ε of a line after a number of releases if it exceeds the central guarantee; None if not."""
     spent_epsilon, _ = epsilon_after(privacy, releases)
     if spent_epsilon is None or privacy.central is None or spent_epsilon <= privacy.central.epsilon * _LAST_DIGITS:
         return None
@@ -96,10 +98,10 @@ def needs_key(privacy: Privacy) -> bool:
 
 
 def check_key(privacy: Privacy, line: str, last: PrivacyEvent | None, key: bytes | None) -> bytes | None:
-    """Return the key of a round; None if the line needs none.
+    """Return the key of a round; None if the line needs no key.
 
     Raises:
-        InvalidSettings: the key is missing, or differs from the line's earlier rounds.
+        InvalidSettings: the key is missing, or differs from the key of the line's earlier rounds.
     """
     from fedping.server_jobs.privacy.keys import digest_of_key
 
@@ -126,7 +128,7 @@ def check_key(privacy: Privacy, line: str, last: PrivacyEvent | None, key: bytes
 
 
 def with_noise(study: Study) -> Study:
-    """Return a new study with the noise that each private line's guarantee needs; takes seconds with sampling.
+    """Return a new study with the noise required by each private line's guarantee; takes seconds with sampling.
 
     Raises:
         InvalidSettings: a given noise multiplier is too small.
@@ -136,7 +138,7 @@ def with_noise(study: Study) -> Study:
 
 
 def without_derived_noise(stored: Study, written: Study) -> Study:
-    """Return a stored study with the noise multipliers of its file, which may leave them to be derived."""
+    """Return a stored study with its derived noise multipliers replaced by those in its file, if any."""
     asked = {line.name: each.noise_multiplier for line in written.lines if (each := _central(line)) is not None}
 
     def as_asked(line: Line) -> Line:
@@ -150,10 +152,10 @@ def without_derived_noise(stored: Study, written: Study) -> Study:
 
 
 def stored_with_noise(store: ModelStore, written: Study) -> Study | None:
-    """Return a store's copy of a study, with its noise, if it matches the study's file; None if there is none.
+    """Return a store's copy of a study, with its noise, if it matches the study's file; None without such a copy.
 
     Raises:
-        StoreError: it can't be read.
+        StoreError: the stored study can't be read.
     """
     if written.name not in store.studies.names():
         return None
@@ -177,7 +179,7 @@ def _with_noise(line: Line) -> Line:
 
 
 def privacy_with_noise(privacy: Privacy, name: str) -> Privacy:
-    """Return the privacy settings of a line with the noise that its guarantee needs; see :func:`with_noise`."""
+    """Return a line's privacy settings with the noise that its guarantee requires; see :func:`with_noise`."""
     central, releases = privacy.central, privacy.releases
     if central is None:
         return privacy
@@ -211,7 +213,7 @@ SIMULATED = (
     "This is a simulation: the noise, the samples and the clients' secrets are derived from its seed, so it is "
     "reproducible to the bit. Reproducible noise protects no one."
 )
-"""Remark on a study that its store declares to be simulated."""
+"""Remark about a study that is declared to be simulated."""
 
 
 class LineSpent(Struct, frozen=True, kw_only=True):
@@ -219,9 +221,9 @@ class LineSpent(Struct, frozen=True, kw_only=True):
 
     Attributes:
         study, line: the line.
-        releases: the number of rounds that have released something.
-        epsilon, delta: spent so far; None without a central guarantee.
-        most: the epsilon that may be spent.
+        releases: the number of rounds that have released sums.
+        epsilon, delta: budget spent so far; None without a central guarantee.
+        most: the maximum epsilon.
         rounds_left: the number of rounds left.
         ping_epsilon: the epsilon of each ping by the client's own noise; None if clients add none.
     """
@@ -237,7 +239,7 @@ class LineSpent(Struct, frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str:
-        """The spent and the remaining budget in a sentence."""
+        """A sentence about the spent and the remaining budget."""
         if self.most is None and self.ping_epsilon is None:
             return "It spends no epsilon: no server can read a client's update, and the sums have no noise."
         if self.most is None or self.rounds_left is None:
@@ -255,7 +257,7 @@ def _rounds(number: int) -> str:
 
 
 class Together(Struct, frozen=True, kw_only=True):
-    """The budget that several lines have spent of one client."""
+    """The total budget that several lines have spent on one client."""
 
     epsilon: float
     delta: float
@@ -271,12 +273,12 @@ def spent_by(store: ModelStore, study: Study, line: Line) -> LineSpent:
 
 
 def spent_up_to(store: ModelStore, line: Line, version: Version) -> LineSpent:
-    """Return what a private line had spent at one of its versions; raises as :func:`spent_by` does."""
+    """Return the budget that a private line had spent at one of its versions; raise like :func:`spent_by`."""
     assert line.privacy is not None
     central = line.privacy.central
     releases, last = spent(store, version)
     if last is not None and last.releases == releases:
-        epsilon = last.epsilon  # as its round counted it
+        epsilon = last.epsilon  # as computed in its round
     else:
         epsilon, _ = epsilon_after(line.privacy, releases) if releases else (0.0, "")
     return LineSpent(
@@ -292,10 +294,10 @@ def spent_up_to(store: ModelStore, line: Line, version: Version) -> LineSpent:
 
 
 def together(lines: Iterable[LineSpent]) -> Together:
-    """Return the total budget spent on a client of all these lines (basic composition).
+    """Return the total budget spent on a client that took part in all these lines (basic composition).
 
-    A client is in one arm, and so in one line, of a study. But a client that left and joined again has a new id, which
-    may belong to another arm; it has sent pings to both.
+    A client is in one arm of a study, and thus in one line. But a client that left and joined again has a new id,
+    which may belong to another arm; then it has sent pings to both.
     """
     each = list(lines)
     return Together(epsilon=sum(line.epsilon or 0.0 for line in each), delta=sum(line.delta or 0.0 for line in each))

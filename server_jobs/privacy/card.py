@@ -1,7 +1,7 @@
-"""The privacy card of a study: who trusts whom, what leaves a device, what is guaranteed, and what is not.
+"""The privacy card of a study: trust, data that leaves the device, guarantees, and their limits.
 
-It follows from the study's settings and from where its lines began. A card is data: statements, each a code with the
-values that it is about. :data:`WORDS` has their words, for the terminal, the page and JSON.
+It is derived from the study's settings and the origins of its lines' start weights. A card is data: statements, each
+a code with values. :data:`WORDS` has the texts of statements, for the terminal, the page and JSON.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ WORDS: Mapping[str, str] = {
         "the operator trusts the clients with the model: updates that can't be read can't be bounded, so a single "
         "client could move the model at will"
     ),
-    # what leaves the device
+    # data that leaves the device
     "sends_ping": (
         "every {ping} ping without protection: an update, the loss, and the other fields of the type, under one id "
         "for the whole study. An update reveals much of its sender's behaviour"
@@ -87,7 +87,7 @@ WORDS: Mapping[str, str] = {
         "minutes, under an id that changes with every version"
     ),
     "at_most_versions": ", for {versions:,} versions at most",
-    # what is guaranteed
+    # guarantees
     "no_guarantee": "none",
     "rows_protected": (
         "an institution that joins with a table protects each row itself, also against the operator: epsilon = "
@@ -118,7 +118,7 @@ WORDS: Mapping[str, str] = {
         "rows, {versions:,} versions reveal at most (epsilon = {epsilon:.3g}, delta = {delta:.2g}), and each "
         "institution stops when its own budget is spent"
     ),
-    # what the line begins with
+    # start weights of the line
     "learned_openly": "{version} was learned from pings without a guarantee",
     "learned_privately": "{version} was learned privately: {how}",
     "had_spent": "by then (epsilon = {epsilon:.4g}, delta = {delta:.2g}) was spent",
@@ -130,7 +130,7 @@ WORDS: Mapping[str, str] = {
         "an installation that also took part in {lines} has (epsilon = {epsilon:.4g}, delta = {delta:.2g}) for all "
         "of these together"
     ),
-    # what is not covered
+    # limits of the guarantees
     "taking_part": (
         "the fact that an installation takes part, and the time and address of its requests, which every server sees"
     ),
@@ -144,7 +144,7 @@ WORDS: Mapping[str, str] = {
     ),
     "servers_together": ("collusion of the two servers: together they could read every vector"),
 }
-"""The words of each statement, by its code; values in braces. A value may be statements itself."""
+"""The text of each statement, by its code, with values in braces. A value may consist of statements."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,8 @@ class Statement:
 
     Attributes:
         code: key of :data:`WORDS`.
-        values: what it is about, by name; statements for a part of it, none for a part that it lacks.
+        values: values for the placeholders of its text, by name; a value may be a sequence of statements, possibly
+            empty.
     """
 
     code: str
@@ -167,7 +168,7 @@ class Statement:
 
 
 def state(code: str, **values: Any) -> Statement:
-    """Return the statement of a code."""
+    """Return the statement with a code and values."""
     return Statement(code, values)
 
 
@@ -178,10 +179,10 @@ def _joined(separator: str, statements: Iterable[Statement]) -> str:
 NOT_COVERED = (state("taking_part"), state("several_installations"), state("other_studies"))
 
 _ROWS = 300
-"""Rows of the table that a guarantee is told of as an example."""
+"""Number of rows of the example table in the text of a guarantee."""
 
 NOT_COVERED_BY_TWO_SERVERS = (state("counts_of_pings"), state("servers_together"))
-"""In addition, where there are two servers."""
+"""Additional limits of the guarantee for lines with two servers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,18 +190,18 @@ class LineCard:
     """The card of one line.
 
     Attributes:
-        line: its name.
-        private: whether it has a guarantee.
+        line: name of the line.
+        private: whether the line has a guarantee.
         trust: who trusts whom.
-        contents: what a ping has.
-        terms: when it is sent; None if as any other ping.
-        reports: the outcomes of a choice that are sent, too.
+        contents: contents of a ping.
+        terms: conditions for sending a ping; None if there are no special ones.
+        reports: outcomes of a choice, which are sent as well.
         guarantees: the guarantees, as sentences.
         epsilon, delta: the central guarantee; None without one.
         local_epsilon: epsilon of each contribution with the client's own noise; None without a local guarantee.
         uncovered: limits of the guarantee.
-        ancestors: the versions that its start weights were learned with; none if they are the spec's.
-        ancestry: what follows from these.
+        ancestors: the versions from which its start weights were learned; empty for the spec's start weights.
+        ancestry: consequences of the ancestors for the guarantee.
     """
 
     line: str
@@ -289,8 +290,8 @@ def card_of(study: Study, begun: Mapping[str, WarmStart] = MappingProxyType({}))
     """Return the card of a study.
 
     Args:
-        study: its settings.
-        begun: by line where its version 0 took weights over from; without the lines that have the spec's.
+        study: the study's settings.
+        begun: origin of the start weights by line; lines with the spec's start weights are left out.
     """
     return Card(study=study.name, lines=tuple(_line_card(line, study, begun.get(line.name)) for line in study.lines))
 
@@ -327,7 +328,7 @@ def _line_card(line: Line, study: Study, origin: WarmStart | None) -> LineCard:
 
 
 def _of_rows(study: Study, line: Line) -> Iterator[Statement]:
-    """Yield the guarantees for institutions with tables, if they can take part."""
+    """Yield the guarantees for institutions with tables, if the line accepts them."""
     if study.pings == MODEL_UPDATE.name and line.spec.model in TABLE_MODELS:
         why = why_unprotected(line.training)
         yield state("rows_protected", epsilon=EPSILON) if why is None else state("rows_unprotected", why=why)
@@ -434,7 +435,7 @@ def _guarantees(privacy: Privacy) -> Iterator[Statement]:
 
 
 def _learned(version: Ancestor) -> Statement:
-    """Return the protection of the pings behind a version."""
+    """Return a statement about the protection of the pings from which a version was learned."""
     if not version.private:
         return state("learned_openly", version=version.told)
     how = []
@@ -446,7 +447,7 @@ def _learned(version: Ancestor) -> Statement:
 
 
 def _ancestry(privacy: Privacy, ancestors: tuple[Ancestor, ...]) -> Iterator[Statement]:
-    """Yield the effect of earlier versions' guarantees on a private line's."""
+    """Yield statements about the effect of ancestors' guarantees on a private line's guarantee."""
     yield state("begins_outside")
     spent = [each for each in ancestors if each.epsilon is not None]
     if spent and privacy.central is not None:
@@ -459,5 +460,5 @@ def _ancestry(privacy: Privacy, ancestors: tuple[Ancestor, ...]) -> Iterator[Sta
 
 
 def _times(number: float) -> str:
-    """Return a factor of three digits, written out as long as that can be read."""
+    """Return a factor with three significant digits, without an exponent if it is readable that way."""
     return f"{number:.3g}" if not 100 <= number < 1e6 else f"{float(f'{number:.3g}'):,.0f}"

@@ -1,7 +1,8 @@
 """The Gaussian mechanism without sampling: its exact privacy, and the bounds of the two textbook theorems.
 
-The privacy of one Gaussian answer with noise of standard deviation z times the L2 sensitivity is the difficulty of
-distinguishing N(0, 1) from N(μ, 1), with μ = 1/z; k answers are one with μ = √k/z ("Gaussian differential privacy").
+The privacy of one Gaussian answer, with noise of standard deviation z times the L2 sensitivity, is the difficulty of
+distinguishing N(0, 1) from N(μ, 1), with μ = 1/z. k answers are equivalent to one answer with μ = √k/z ("Gaussian
+differential privacy").
 All computations use logarithms of Φ, because e^ε overflows where δ does not. δ is rounded up, which matters for tiny ε
 (`fedping.protocol.gaussian`).
 
@@ -20,11 +21,11 @@ from fedping.protocol.errors import InvalidSettings
 from fedping.protocol.gaussian import ERROR
 
 _UP, _DOWN = 1 + 1e-12, 1 - 1e-12
-"""Factors that exceed the rounding error of ln δ, so that results are on the safe side."""
+"""Factors for safe rounding up and down; they exceed the rounding error of ln δ."""
 
 
 class NoGuarantee(InvalidSettings, ValueError):
-    """A guarantee that this mechanism cannot give."""
+    """The mechanism can't provide the guarantee."""
 
 
 def delta_of(epsilon: float, mu: float) -> float:
@@ -32,7 +33,7 @@ def delta_of(epsilon: float, mu: float) -> float:
 
     Args:
         epsilon: ε, at least 0, in nats.
-        mu: sensitivity divided by noise, √k/z for k answers; 0 for no answer, infinity for one without noise.
+        mu: sensitivity divided by noise, √k/z for k answers; 0 for no answers, infinity for answers without noise.
     """
     return min(1.0, math.exp(_log_delta(_at_least_0("epsilon", epsilon), _at_least_0("mu", mu))) * _UP)
 
@@ -58,11 +59,11 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 
 def mu_of(epsilon: float, delta: float) -> float:
-    """Return the largest μ that keeps (ε, δ), rounded down; it bounds √k/z for k answers.
+    """Return the largest μ that satisfies (ε, δ), rounded down; it bounds √k/z for k answers.
 
     Args:
         epsilon: ε, at least 0, in nats.
-        delta: δ between 0 and 1; the result for δ = 0 is 0, because no Gaussian noise keeps it.
+        delta: δ between 0 and 1; the result for δ = 0 is 0, because no Gaussian noise satisfies it.
     """
     if not delta > 0:
         return 0.0
@@ -78,7 +79,7 @@ def mu_of(epsilon: float, delta: float) -> float:
 
 
 def _last(fits: Callable[[float], bool], yes: float, no: float) -> float:
-    """Return the last number that fits between one that does and one that doesn't."""
+    """Return the last number that fits, between ``yes``, which fits, and ``no``, which doesn't."""
     while (middle := (yes + no) / 2) not in (yes, no):
         yes, no = (middle, no) if fits(middle) else (yes, middle)
     return yes
@@ -101,12 +102,12 @@ def _log_delta(epsilon: float, mu: float) -> float:
 
 
 def textbook_noise(epsilon: float, delta: float) -> float:
-    """Return z = √(2 ln(1.25/δ))/ε, the noise divided by the sensitivity by Dwork and Roth's theorem A.1.
+    """Return z = √(2 ln(1.25/δ))/ε, the noise relative to the sensitivity, by Dwork and Roth's theorem A.1.
 
-    It is 38 to 46 % more than needed for ε up to a half. :func:`mu_of` is exact and holds for every ε.
+    For ε up to 0.5, it is 38 to 46 % more than needed. :func:`mu_of` is exact and valid for every ε.
 
     Raises:
-        NoGuarantee: ε is 1 or more, for which the theorem doesn't hold; for large ε its noise would be too small.
+        NoGuarantee: ε is 1 or more. The theorem doesn't hold then; for large ε, its noise would be too small.
     """
     if not 0 < epsilon < 1:
         raise NoGuarantee(
@@ -140,19 +141,20 @@ class ByTheorems(NamedTuple):
     step: float
     """ε of one answer."""
     proven: bool
-    """Whether the first theorem holds, which needs a step below 1. Otherwise the figures prove nothing."""
+    """Whether the first theorem holds, which requires a step below 1. Otherwise, the figures prove nothing."""
 
 
 def by_theorems(noise_multiplier: float, k: int, delta: float) -> ByTheorems:
-    """Return ε of k answers by theorems A.1 and 3.20, with the division of δ that minimises ε.
+    """Return ε of k answers by theorems A.1 and 3.20, with δ divided so that ε is minimal.
 
     Args:
         noise_multiplier: z, the noise divided by the sensitivity.
         k: the number of answers, at least 1.
         delta: δ of all answers.
 
-    The bank project (thesis "Federated Learning for a bank", 5.3.1) draws its privacy that way. With its σ = 0.5 and
-    C = 0.2 a step has an ε above 1, so its figure 12 does not follow from the theorems; :func:`epsilon_of` is exact.
+    The bank project (thesis "Federated Learning for a bank", 5.3.1) computes its privacy this way. With its σ = 0.5
+    and C = 0.2, a step has an ε above 1, so its figure 12 doesn't follow from the theorems; :func:`epsilon_of` is
+    exact.
     """
     from scipy.optimize import minimize_scalar
 

@@ -1,8 +1,8 @@
 """The operator's secret key: it samples the clients of private rounds, and signs the leader's requests to helpers.
 
-A sample protects its clients only if readers don't know it. So it follows from a key that is neither in the store nor
-next to the pings. With the key it is the same for every ping of a client, on every engine and in every repetition of a
-round, and differs between versions and stores. A lineage has only the key's SHA-256.
+A sample protects its clients only if readers of the store and the pings don't know it. So it is derived from a key
+that is stored elsewhere. With the same key, the sample is the same for every ping of a client, on every engine and in
+every repetition of a round; it differs between versions and stores. Lineages contain only the key's SHA-256.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ KEY_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Coins:
-    """The sample of clients that count in one version of a line.
+    """The secret sample of clients that count in one version of a line.
 
     Attributes:
         study, line, iteration: the version.
-        digest: its digest, in hexadecimal, which differs between stores even if the names are the same.
+        digest: the version's digest in hexadecimal, which differs between stores even if the names are the same.
         share: the share of clients that count.
         key: the operator's key; never shown.
     """
@@ -49,11 +49,11 @@ class Coins:
     key: bytes = field(repr=False, compare=False)
 
     def counting(self, clients: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Return which clients count, ids of shape (k, 2), as a mask of shape (k,).
+        """Return a mask, shape (k,), of the clients that count; ``clients`` has their ids, shape (k, 2).
 
         A client counts if the first 8 bytes of its encrypted id, big-endian, are less than ``share`` of 2^64. The
-        cipher is AES-256, block by block, with the version's own key: HMAC-SHA256(key, "study|line|version|digest").
-        Ids are distinct blocks, so without the key the encrypted ones look random.
+        cipher is AES-256, block by block, with a key for the version: HMAC-SHA256(key, "study|line|version|digest").
+        Ids are distinct blocks, so the encrypted ids look random without the key.
         """
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
@@ -71,7 +71,7 @@ def digest_of_key(key: bytes) -> str:
 
 
 def make_key(path: Path) -> None:
-    """Write a new key, readable by its owner alone.
+    """Write a new key to a file that only its owner can read.
 
     Raises:
         FedpingError: the file exists or can't be written.
@@ -92,10 +92,10 @@ def read_key(path: Path, *, apart_from: tuple[Path, ...] = ()) -> bytes:
 
     Args:
         path: the file.
-        apart_from: folders that must not contain the key, because their readers would know the sample.
+        apart_from: folders that must not contain the key, because readers of the folders would know the sample.
 
     Raises:
-        InvalidSettings: the file is no key, is in such a folder, or other users may read it.
+        InvalidSettings: the file isn't a key, is in such a folder, or is readable by other users.
     """
     try:
         text, mode = path.read_text().strip(), path.stat().st_mode
@@ -140,5 +140,5 @@ def leader_identity(secret: bytes) -> Identity:
 
 
 def verify_key(secret: bytes, study: str, line: str, version: int) -> bytes:
-    """Return the key with which both servers check a version's proofs, 32 bytes; clients don't know it."""
+    """Return the 32-byte key with which both servers check a version's proofs; clients don't know it."""
     return hmac.digest(secret, f"fedping verify v1|{study}|{line}|{version}".encode(), "sha256")

@@ -1,11 +1,11 @@
-"""Discrete Gaussian noise on whole numbers, sampled exactly, so that each released number is possible for any data.
+"""Exactly sampled discrete Gaussian noise on whole numbers: each released number is possible for any data.
 
-Floating-point noise reveals data: of 100,000 outputs of NumPy's `laplace` added to neighbouring data, four in five are
-possible for one of the two only. The discrete Gaussian has probability ∝ exp(-y²/2σ²) at each whole number y; its scale
-is σ, not the variance.
+Floating-point noise reveals data: if 100,000 outputs of NumPy's `laplace` are added to two neighbouring data sets,
+four in five results are possible for only one of them. The discrete Gaussian has probability ∝ exp(-y²/2σ²) at each
+whole number y; its scale is σ, not the variance.
 
-The noise of a published round comes from the operating system, by :class:`SystemNoise`. Seeded noise is another type,
-in the package for research. A round accepts it only if the study is declared to be simulated.
+The noise of a published round comes from the operating system (:class:`SystemNoise`). Seeded noise is a different
+type, in the package for research. A round accepts it only if the study is declared to be simulated.
 
 Source: Canonne, Kamath and Steinke, "The Discrete Gaussian for Differential Privacy", 2020.
 """
@@ -22,7 +22,7 @@ from fedping.protocol.discrete_gaussian import Integers, discrete_gaussian
 from fedping.server_jobs.privacy.gaussian import NoGuarantee
 
 BY_OPENDP = 10_000
-"""Maximum coordinates that OpenDP draws, in 0.8 s; a million would take it a minute."""
+"""Maximum number of coordinates for which OpenDP is used; they take 0.8 s, and a million would take a minute."""
 
 _LARGEST_SIGMA = 2.0**40
 
@@ -47,7 +47,7 @@ class SystemNoise:
             d: the number of coordinates.
 
         Raises:
-            NoGuarantee: another σ; below 1 the accountant's figures don't hold for whole numbers.
+            NoGuarantee: σ has another value. Below 1, the accountant's figures don't hold for whole numbers.
         """
         if checked_sigma(sigma) == 0 or d == 0:
             return np.zeros(d, np.int64)
@@ -55,10 +55,10 @@ class SystemNoise:
 
 
 def checked_sigma(sigma: float) -> float:
-    """Return σ.
+    """Return σ if it is valid.
 
     Raises:
-        NoGuarantee: it is neither 0 nor from 1 to 2^40.
+        NoGuarantee: σ is neither 0 nor from 1 to 2^40.
     """
     if not (sigma == 0 or 1 <= sigma <= _LARGEST_SIGMA):
         raise NoGuarantee(
@@ -80,12 +80,13 @@ def _by_opendp(sigma: float, d: int) -> Integers:
 
 
 def has_its_size(noise: Integers, sigma: float) -> bool:
-    """Return whether noise has the declared size: Σ y²/σ² within the χ² band of d degrees that holds all but 2 in 10^6.
+    """Return whether noise has the declared size: Σ y²/σ² in the χ² band of d degrees with all but 2 in 10^6.
 
-    It needs the line's secret key and its pings, whose exact sum is subtracted from the released one.
+    To compute the noise, callers need the line's secret key and its pings: their exact sum is subtracted from the
+    released sum.
 
     Args:
-        noise: the difference, shape (d,).
+        noise: the difference of the sums, shape (d,).
         sigma: the declared σ, at least 1; or 0, for which all noise must be 0.
     """
     if checked_sigma(sigma) == 0:

@@ -16,10 +16,10 @@ from fedping.protocol.privacy import METRICS
 from fedping.server_jobs.privacy.accounting import Schedule, epsilon, noise_multiplier_for, rounds_allowed
 
 HARMLESS, FELT, LOST = 0.008, 0.015, 0.05
-"""Ratios up to which learning keeps 95 % of its gain, about 85 %, and a part of it."""
+"""Maximum ratios of noise to votes for which learning keeps 95 % of its gain, about 85 %, and some of it."""
 
 _METRIC_SHARE = len(METRICS) / 16
-"""Share by which the metrics raise the square of a vector's bound (`fedping.protocol.privacy.Frame`)."""
+"""Relative increase of a vector's squared bound by the metrics (`fedping.protocol.privacy.Frame`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Plan:
         epsilon, delta: the guarantee over all rounds.
         noise_multiplier: z, the noise's standard deviation divided by a vector's bound.
         weights: the number of weights with noise.
-        shared: whether each of two servers adds all of the noise.
+        shared: whether there are two servers, each of which adds the full noise.
     """
 
     population: int
@@ -57,12 +57,12 @@ class Plan:
 
     @property
     def ratio(self) -> float:
-        """Noise on a weight divided by the number of votes, scaled to 15 weights, for which it is z / n."""
+        """Noise on a weight divided by the number of votes, scaled to 15 weights; for 15 weights it is z / n."""
         return self._noise / self.per_round
 
     @property
     def _noise(self) -> float:
-        """Noise of all servers, scaled to 15 weights."""
+        """Total noise of all servers, scaled to 15 weights."""
         return self.noise_multiplier * _relative(self.weights) * (math.sqrt(2) if self.shared else 1.0)
 
     @property
@@ -76,7 +76,7 @@ class Plan:
 
     @property
     def clients_needed(self) -> int:
-        """Number of clients per round that keeps at least 95 % of the gain with this noise."""
+        """Number of clients per round with which learning keeps at least 95 % of the gain."""
         return math.ceil(self._noise / HARMLESS)
 
 
@@ -101,13 +101,13 @@ def planned(
     noise_multiplier: float | None = None,
     shared: bool = False,
 ) -> Plan:
-    """Return a plan from two of rounds, ε and noise, which give the third.
+    """Return a plan, given two of rounds, ε and noise; the third is computed.
 
     It takes seconds with sampling.
 
     Raises:
-        InvalidSettings: a two-server line has sampling, one or all of the three are given, δ is too large for the
-            number of clients, or ε and the noise don't allow a single round.
+        InvalidSettings: a two-server line has sampling, not exactly two of rounds, ε and noise are given, δ is too
+            large for the number of clients, or ε and the noise don't allow a single round.
     """
     if shared and sampling < 1:
         raise InvalidSettings(
@@ -161,7 +161,7 @@ def _rounds(sampling: float, noise_multiplier: float, contributions: int | None,
 
 
 def refuse_lost(plan: Plan) -> None:
-    """Raise :class:`InvalidSettings` if the noise would outweigh the votes, with the number of clients needed."""
+    """Raise :class:`InvalidSettings`, with the number of clients needed, if the noise would outweigh the votes."""
     if plan.ratio <= LOST:
         return
     raise InvalidSettings(

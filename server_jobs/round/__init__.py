@@ -1,8 +1,8 @@
 """The round: from the landed pings of version n to version n + 1.
 
-`run` has the lists of all stages. The arithmetic is pure and the same everywhere (`ping_filter`, `shard`, `aggregate`,
-`step`). The line's `accumulator` aggregates the updates; an `engine` only decides which process computes which shards.
-Other packages may use the names below.
+`run` has the lists of all stages. The arithmetic is pure and independent of the engine (`ping_filter`, `shard`,
+`aggregate`, `step`). The line's `accumulator` aggregates the updates; an `engine` only decides which process computes
+which shards. Other packages may import the names below.
 """
 
 from fedping.server_jobs.round.accumulator import (

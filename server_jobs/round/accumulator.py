@@ -1,4 +1,4 @@
-"""Accumulators: incremental state of aggregation rules, with the means, and the parts that other rules are built from.
+"""Accumulators, the incremental state of aggregation rules: the means, and parts for other rules.
 
 An accumulator adds updates batch by batch, merges the partials of shards in their order, and finishes with one
 direction for the optimizer. Rounds over files, on any engine, and rounds in memory use the same accumulators.
@@ -31,12 +31,12 @@ from fedping.server_jobs.optimize.transformation import (
 )
 
 Updates: TypeAlias = NDArray[np.floating[Any]]
-"""Updates of shape (k, m). Don't change them in place; copy them to keep them."""
+"""Updates of shape (k, m). Don't change them in place, and keep only copies."""
 
 MOST_KEPT_BYTES = 2**27
-"""Maximum bytes of updates that a round keeps over all shards, if its aggregation keeps them.
+"""Maximum bytes of updates that a round keeps in all shards together, if its aggregation keeps updates.
 
-It may not change, because versions that left pings out are recomputed with it.
+This value must never change, because versions that left out pings are recomputed with it.
 """
 
 A = TypeVar("A")
@@ -46,15 +46,16 @@ Asked: TypeAlias = Literal["clients", "shares", "norms", "arms", "documents", "s
 
 @dataclass(frozen=True, slots=True)
 class Senders:
-    """The senders of k updates, which only the laboratory in memory knows; a ping does not contain these facts.
+    """The senders of k updates, which are known only in the laboratory; pings don't contain these facts.
 
     Attributes:
-        clients: positions of the clients among all of a run, shape (k,); never their ids.
-        groups: numbers of their natural keys in ascending order of the keys, from 0, shape (k,); -1 without one.
-        ages: ages in versions of the weights that they learned from, shape (k,).
-        examples: their numbers of examples, shape (k,).
-        steps: local steps that they took, shape (k,); NaN if the training does not report them.
-        seconds: simulated seconds that their answers took, shape (k,); NaN, as for None, without a clock.
+        clients: indices of the clients among all clients of a run, shape (k,); never their ids.
+        groups: numbers of the clients' natural keys in ascending order of the keys, from 0, shape (k,); -1 without a
+            key.
+        ages: ages, in versions, of the weights from which the clients learned, shape (k,).
+        examples: the clients' numbers of examples, shape (k,).
+        steps: numbers of local steps, shape (k,); NaN if the training doesn't report them.
+        seconds: simulated seconds until the clients' answers, shape (k,); NaN, as for None, without a clock.
     """
 
     clients: NDArray[np.int64]
@@ -76,7 +77,7 @@ class Senders:
 
 
 def all_senders(parts: Sequence[Senders]) -> Senders:
-    """Return the senders of several batches together, in their order."""
+    """Return the senders of several batches as one, in the order of the batches."""
     whole = np.zeros(0, np.int64)
     none = Senders(whole, whole, whole, whole, np.zeros(0))
     names = [each.name for each in fields(Senders)]
@@ -99,21 +100,22 @@ class Accumulator(NamedTuple, Generic[A]):
         add: adds a batch to a partial: updates of shape (k, m), k > 0, and their positive votes, shape (k,).
         merge: merges two partials. It is called in the order of the shards, so it needn't be commutative, and may be
             associative up to rounding only.
-        finish: from (merged partial, line, weights, state, key) to :class:`Finished`. ``weights`` are those of the
-            version that the updates are based on, shape (m,); ``state`` is the state from the round before, empty in
-            the first; ``key`` are 32 bytes that differ in every round and are the same when a version is recomputed:
-            all randomness must follow from them.
+        finish: function from (merged partial, line, weights, state, key) to :class:`Finished`. ``weights`` are the
+            weights on which the updates are based, shape (m,). ``state`` is the state from the previous round, empty in
+            the first. ``key`` has 32 bytes that differ in every round and are the same when a version is recomputed;
+            all randomness must be derived from them.
         moments: returns the moments for the lineage and the pages.
-        room: the number of updates of length m that fit into one of :data:`SHARDS` shards, for a rule that keeps them
-            all; None for others. If there are more, the round leaves some clients out
-            (`fedping.server_jobs.round.ping_filter`). With more shards each has less room (:func:`partial_size`).
+        room: returns the number of updates of length m that fit into one of :data:`SHARDS` shards, for a rule that
+            keeps all updates; None for other rules. If there are more, the round leaves out some clients
+            (`fedping.server_jobs.round.ping_filter`). With more shards, each has less room (:func:`partial_size`).
         asks: further arguments of ``add``, by keyword: ``clients``, the ids of the updates' clients, shape (k, 2);
             ``shares``, 1 / n for each update, shape (k,), where n is the number of its client's used pings in the
             round; ``norms``, the Euclidean norms of the updates in the units of the line's clip, shape (k,); ``arms``,
             the number of each update's arm among the arms that follow the line, shape (k,); ``documents``, the document
             ids of their pings as bytes, shape (k, 16); ``senders``, :class:`Senders`, which only rounds in memory have.
-        add_few: adds sparse updates; None if the rule has no such function. A mean has the same bits either way.
-        of_all: the function of all updates of which :func:`of_all` has made it; None for others.
+        add_few: adds sparse updates; None if the rule has no such function. A mean has the same bits with either
+            function.
+        of_all: the function of all updates that was passed to :func:`of_all`; None for other accumulators.
     """
 
     init: Callable[[Line], A]
@@ -128,18 +130,19 @@ class Accumulator(NamedTuple, Generic[A]):
 
 
 ACCUMULATORS: Makers[Callable[[Any], Accumulator[Any]]] = Makers()
-"""The function that makes an accumulator, by the type of its settings (`fedping.protocol.pipeline.Combination`)."""
+"""Functions that create accumulators, by the type of their settings (`fedping.protocol.pipeline.Combination`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """The sum of the weights; the weighted mean, shape (m,); the weighted sum of squared deviations from it, (m,).
+    """Sum of the weights, weighted mean, shape (m,), and weighted sum of squared deviations from it, shape (m,).
 
     If only the mean is needed, ``m2`` has shape (0,).
 
-    Moments merge by the stable recurrence of thesis 7.2. The thesis adds one update at a time,
-    H' = H + (h - H) / (i + 1). Here a weighted batch is added at a time; with batches of one update of weight 1 the
-    formula is the same. No sum extends over more than one bounded batch, so no number grows with the pings.
+    Moments are merged by the stable recurrence of thesis 7.2, which adds one update at a time:
+    H' = H + (h - H) / (i + 1). Here, a weighted batch is added at a time; for batches of one update of weight 1, the
+    formula is the same. No sum of updates extends over more than one bounded batch, so numbers don't grow with the
+    pings.
 
     Source: thesis 7.2; Chan, Golub and LeVeque 1983 for the second moment.
     """
@@ -150,14 +153,14 @@ class Moments:
 
 
 def no_moments(m: int) -> Moments:
-    """Return the moments of no update, the neutral element of :func:`merged`."""
+    """Return the moments of no updates, the neutral element of :func:`merged`."""
     return Moments(0.0, np.zeros(m), np.zeros(m))
 
 
 def without_variance(total: Any) -> Any:
-    """Return an initial partial that computes no squared deviations; everything else keeps its bits.
+    """Return an initial partial without squared deviations. All other results have the same bits.
 
-    It is for rounds in memory, which have no lineage.
+    It is used for rounds in memory, which have no lineage.
     """
     if isinstance(total, WithMoments):
         return WithMoments(without_variance(total.moments), total.own)
@@ -171,7 +174,7 @@ def moments_of(values: NDArray[np.floating], weights: Vector, spread: bool = Tru
 
     ``spread`` says whether to compute the squared deviations.
 
-    It uses element-wise products and sums over the rows, and no matrix product, whose order of summation, and so its
+    It uses element-wise products and sums over rows instead of a matrix product, whose order of summation, and thus
     last bits, depend on the processor and its threads.
     """
     if len(values) == 0:
@@ -192,7 +195,7 @@ def moments_of(values: NDArray[np.floating], weights: Vector, spread: bool = Tru
 def moments_of_few(updates: Sparse, m: int, weights: Vector, spread: bool = True) -> Moments:
     """Return the moments of a batch of sparse updates of m >= 2 weights; the mean has the bits of :func:`moments_of`.
 
-    Nonzero values are summed in their order by ``bincount``; zeros deviate by the mean itself.
+    Nonzero values are summed in their order by ``bincount``. A zero's deviation is the mean itself.
     """
     at, votes = updates.at.ravel(), weights[:, None]
     total = float(weights.sum())
@@ -205,7 +208,7 @@ def moments_of_few(updates: Sparse, m: int, weights: Vector, spread: bool = True
     np.multiply(apart, votes, out=apart)
     m2 = _summed(at, np.broadcast_to(votes, updates.at.shape), m)
     np.subtract(total, m2, out=m2)
-    np.maximum(m2, 0.0, out=m2)  # if no value is zero, the votes' sum may exceed the total by a last bit
+    np.maximum(m2, 0.0, out=m2)  # without zeros, the votes' sum may exceed the total by a last bit
     m2 *= mean
     m2 *= mean
     m2 += _summed(at, apart, m)
@@ -213,12 +216,12 @@ def moments_of_few(updates: Sparse, m: int, weights: Vector, spread: bool = True
 
 
 def _summed(at: NDArray[np.intp], values: NDArray[np.floating[Any]], m: int) -> Vector:
-    """Return the sums of the values at each of m places, shape (m,), each in the order of the values."""
+    """Return the sums of the values at each of m positions, shape (m,), added in the order of the values."""
     return np.bincount(at, values.ravel(), m).astype(np.float64, copy=False)
 
 
 def merged(a: Moments, b: Moments) -> Moments:
-    """Return the moments of both; the last bits depend on the order of the arguments."""
+    """Return the merged moments. Their last bits depend on the order of the arguments."""
     if a.weight == 0:
         return b
     if b.weight == 0:
@@ -233,7 +236,7 @@ def merged(a: Moments, b: Moments) -> Moments:
 
 
 def mean_of(contribution: Callable[[Updates], Updates], *, of_zero: int = 0) -> Accumulator[Moments]:
-    """Return the accumulator of the weighted mean of a function of updates, which keeps their shape (k, m).
+    """Return the accumulator of the weighted mean of a function of updates that preserves their shape (k, m).
 
     ``of_zero`` is the function's value at zero.
     """
@@ -263,7 +266,7 @@ def mean(_: Mean) -> Accumulator[Moments]:
 
 @ACCUMULATORS.of(MeanOfSigns)
 def mean_of_signs(settings: MeanOfSigns) -> Accumulator[Moments]:
-    """Return the accumulator of the weighted mean of the updates' signs; its sign is the majority's."""
+    """Return the accumulator of the weighted mean of the updates' signs, whose sign is that of the majority."""
     if settings.zero == "up":
         return mean_of(lambda updates: np.where(updates < 0, np.float32(-1), np.float32(1)), of_zero=1)
     return mean_of(np.sign)
@@ -276,7 +279,7 @@ class Clipped(Generic[A]):
     Attributes:
         bound: the norm at which updates are clipped; infinite for no clipping.
         norms: counts of clients by the bin of their norm, shape (bins,); shape (0,) if the clip is fixed.
-        own: the inner accumulator's partial.
+        own: the partial of the inner accumulator.
     """
 
     bound: float
@@ -300,7 +303,7 @@ def with_moments(
     room: Callable[[int], int | None] = lambda _: None,
     asks: tuple[Asked, ...] = (),
 ) -> Accumulator[WithMoments[A]]:
-    """Return the accumulator of these functions, which also keeps the moments of the updates for the lineage."""
+    """Return an accumulator with these functions that also keeps the moments of the updates for the lineage."""
     return Accumulator(
         init=lambda line: WithMoments(no_moments(line.spec.m), init(line)),
         add=lambda total, updates, votes, **asked: WithMoments(
@@ -326,10 +329,10 @@ _Batch: TypeAlias = tuple[Kept, Senders | None]
 
 
 class OfAll(Protocol):
-    """A rule on all updates at once; its arguments are those of :class:`Accumulator`'s finish."""
+    """A rule that needs all updates at once. Its arguments are those of an accumulator's ``finish``."""
 
     def __call__(self, kept: Kept, line: Line, weights: Vector, state: Arrays, key: bytes) -> Finished:
-        """Return the direction and the next state; an extension may return the direction alone."""
+        """Return the direction and the next state. An extension may return only the direction."""
         ...
 
 
@@ -337,9 +340,9 @@ def of_all(finish: OfAll) -> Accumulator[WithMoments[Any]]:
     """Return an accumulator that keeps the updates in their order, up to :data:`MOST_KEPT_BYTES`.
 
     Args:
-        finish: a function of (kept, line, weights, state, key): ``kept.updates``, shape (k, m), and ``kept.votes``,
-            shape (k,), are all of the round; the other arguments are those of an accumulator's ``finish``. With a
-            further parameter ``senders`` it also gets the updates' :class:`Senders`, in the laboratory in memory.
+        finish: a function of (kept, line, weights, state, key). ``kept`` has all updates of the round, shape (k, m),
+            and their votes, shape (k,); the other arguments are those of an accumulator's ``finish``. A function with
+            an additional parameter ``senders`` gets the updates' :class:`Senders`, in the laboratory only.
     """
     none = Kept(np.zeros((0, 0), np.float32), np.zeros(0))
 
@@ -362,14 +365,14 @@ def of_all(finish: OfAll) -> Accumulator[WithMoments[Any]]:
 
 
 def room_for_all(m: int) -> int:
-    """Return the number of updates of length m that fit into one of :data:`SHARDS` shards if all are kept."""
+    """Return the number of updates of length m that fit into one of :data:`SHARDS` shards if all updates are kept."""
     return max(1, MOST_KEPT_BYTES // SHARDS // (4 * m))
 
 
 def partial_size(accumulator: Accumulator[Any], line: Line, shards: int) -> int | None:
-    """Return the number of updates that fit into one of that many shards; None if the accumulator keeps none.
+    """Return the number of updates that fit into one of ``shards`` shards; None if updates aren't kept.
 
-    With more shards each has less room, because the limit is for the whole round.
+    With more shards, each has less room, because the limit applies to the whole round.
 
     Raises:
         InvalidSettings: not a single update fits.
@@ -398,8 +401,8 @@ def per_client(finish: OfAll, room: Callable[[int], int] = room_for_all) -> Accu
     """Return an accumulator that keeps the updates, and finishes with one point for each client.
 
     Args:
-        finish: as for :func:`of_all`, but ``kept.updates`` are points, one for each client in the order of the ids: the
-            weighted mean of its updates. ``kept.votes`` are the sums of their votes.
+        finish: as for :func:`of_all`, but ``kept.updates`` has one point per client, in the order of the ids: the
+            weighted mean of the client's updates. ``kept.votes`` has the sums of their votes.
         room: the maximum number of updates of length m in a shard, if it is less than memory allows.
     """
 
@@ -417,7 +420,7 @@ def per_client(finish: OfAll, room: Callable[[int], int] = room_for_all) -> Accu
 
 
 def points_of(updates: NDArray[np.float32], votes: Vector, clients: NDArray[np.uint64]) -> Kept:
-    """Return one point for each client, in the order of the ids, and its votes; a single update is its own point."""
+    """Return one point per client, in the order of the ids, with its votes. A client's only update is its point."""
     order = np.lexsort((clients[:, 1], clients[:, 0]))
     updates, votes, clients = updates[order], votes[order], clients[order]
     first = np.concatenate([[True], (clients[1:] != clients[:-1]).any(axis=1)])
@@ -431,5 +434,5 @@ def points_of(updates: NDArray[np.float32], votes: Vector, clients: NDArray[np.u
 
 
 def subkey(round_key: bytes, what: str) -> bytes:
-    """Return a round's key for one use, 32 bytes; keys for different uses are independent."""
+    """Return a round's 32-byte key for one purpose. Keys for different purposes are independent."""
     return hashlib.blake2b(what.encode(), key=round_key[:64], digest_size=32).digest()

@@ -1,4 +1,4 @@
-"""The aggregate of a round's pings: a small partial of each shard, and their merge."""
+"""The aggregate of a round's pings: small partials of the shards, and their merge."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class ArmPartial:
     """The pings of one arm in a shard.
 
     Attributes:
-        pings: their number.
-        examples: their examples.
-        loss, rank_selected: the moments, of length 1, of pings with an example, weighted by examples or clients
-            according to the study's limits; no rank where pings have none.
-        values: the arm's clients by value; None if the study does not winsorise.
-        clients: the clients with an example, counted for one side of a stage only; else 0.
+        pings: number of pings.
+        examples: total number of their examples.
+        loss, rank_selected: moments, of length 1, over pings with an example, weighted by examples or clients according
+            to the study's limits; without a rank if pings have none.
+        values: the arm's clients by value; None if the study doesn't winsorise.
+        clients: the number of clients with an example, counted only for a side of a stage; otherwise 0.
         clipped: the number of pings whose loss was clipped.
-        outcome: the moments over clients of each client's mean of the guarded outcome; None where none is guarded.
+        outcome: moments over clients of each client's mean of the guarded outcome; None without a guarded outcome.
     """
 
     pings: int
@@ -65,16 +65,16 @@ class ShardPartial:
     """The aggregate of one shard.
 
     Attributes:
-        shard: its number.
-        counts: the pings by outcome.
-        ages: the used pings by age, from 0 on; empty if the line merges no late pings.
-        clients: the clients with a used ping.
-        arms: the arms, in the order of the rules.
-        total: the total of the line's accumulator.
-        pulls: the influence of the updates; None if it is not computed.
-        registers: the HyperLogLog registers of the clients with a used ping; None if they are not computed.
-        update_bytes: the encoded size of the used updates.
-        capped: the number of :func:`fedping.server_jobs.round.ping_filter.capped_clients`.
+        shard: number of the shard.
+        counts: numbers of pings by outcome.
+        ages: numbers of used pings by age, from 0 on; empty if the line doesn't merge late pings.
+        clients: number of clients with a used ping.
+        arms: partials of the arms, in the order of the rules.
+        total: partial of the line's accumulator.
+        pulls: the influence of the updates; None if not computed.
+        registers: HyperLogLog registers of the clients with a used ping; None if not computed.
+        update_bytes: encoded size of the used updates.
+        capped: number of :func:`fedping.server_jobs.round.ping_filter.capped_clients`.
     """
 
     shard: int
@@ -90,17 +90,17 @@ class ShardPartial:
 
 
 FIXED_BYTES = 2**17
-"""Bytes of a partial without weights: counts of norms by bin, of losses, of clients."""
+"""Bytes of the parts of a partial that don't depend on weights: counts of norms by bin, losses and clients."""
 
 WEIGHT_BYTES = 24
 """Bytes of a partial for each weight: its mean, its squared deviations, and its signs if influence is computed."""
 
 _AT_ONCE = 64
-"""Partials, without the parts that grow with the weights, that are merged at a time."""
+"""Number of partials, without the parts that grow with the weights, that are merged at a time."""
 
 
 def partial_bytes(m: int) -> int:
-    """Return the approximate size of a partial of m weights in bytes, if no updates are kept."""
+    """Return the approximate bytes of a partial with m weights, if no updates are kept."""
     return FIXED_BYTES + WEIGHT_BYTES * m
 
 
@@ -117,9 +117,9 @@ def aged(rows: Rows, outcomes: NDArray[np.int8], rules: Rules) -> tuple[int, ...
 
 
 def arm_partials(rows: Rows, clients: Clients, outcomes: NDArray[np.int8], rules: Rules) -> tuple[ArmPartial, ...]:
-    """Return the partials of all arms, in the order of the rules, whether they submit updates or not.
+    """Return the partials of all arms in the order of the rules, including arms that don't submit updates.
 
-    They are of the round's own version; late pings of older versions are left out.
+    They contain only pings of the round's version, no late pings of older versions.
     """
     valid = (rows.age == 0) & ~np.isin(outcomes, UNTOLD)
     return tuple(_arm_partial(rows, clients, valid & (rows.arm == arm), rules) for arm in range(len(rules.arms)))
@@ -136,7 +136,7 @@ def _arm_partial(rows: Rows, clients: Clients, mine: NDArray[np.bool_], rules: R
     if limits is not None and (limits.votes == "client" or limits.round_tails):
         pings, counts = pings_a_client(clients, np.flatnonzero(chosen))
         if limits.round_tails:
-            present = counts > 0  # of the shard's clients, those of this arm
+            present = counts > 0  # the shard's clients in this arm
             of = (np.cumsum(present) - 1)[clients.of[chosen]]
             ranks = None if selected is None else selected.astype(np.float64)
             values = arm_values(of, counts[present].astype(np.float64), loss, weights, ranks)
@@ -169,14 +169,14 @@ class RoundAggregate:
     """The aggregate of all pings of a round.
 
     Attributes:
-        counts: the pings by outcome.
-        ages: the used pings by age, as in `fedping.model_store.version.Lineage`.
+        counts: numbers of pings by outcome.
+        ages: numbers of used pings by age, as in `fedping.model_store.version.Lineage`.
         arms: the figures of each arm.
         updates: the figures of the updates, for the lineage.
-        total: the total of the line's accumulator.
-        registers: the HyperLogLog registers of the clients with a used ping; None if they are not computed.
-        known: the sketch of these clients and those of earlier rounds; None if it is not computed.
-        update_bytes: the encoded size of the used updates.
+        total: merged partial of the line's accumulator.
+        registers: HyperLogLog registers of the clients with a used ping; None if not computed.
+        known: sketch of these clients and those of earlier rounds; None if not computed.
+        update_bytes: encoded size of the used updates.
     """
 
     counts: dict[str, int]
@@ -193,7 +193,7 @@ NOTHING_TOLD = Aggregate(pings=0, clients=0, weight=0.0, mean=(), m2=())
 
 
 def in_order(partials: Iterable[ShardPartial], shards: int) -> Iterator[ShardPartial]:
-    """Yield partials, one for each of a number of shards and in any order, in the order of the shards."""
+    """Yield partials, which arrive in any order, in the order of their shards."""
     waiting: dict[int, ShardPartial] = {}
     following = 0
     for partial in partials:
@@ -207,10 +207,10 @@ def in_order(partials: Iterable[ShardPartial], shards: int) -> Iterator[ShardPar
 
 
 def combined(partials: Iterable[ShardPartial], rules: Rules) -> RoundAggregate:
-    """Return the aggregate of partials, one for each shard and in any order.
+    """Return the aggregate of partials, one per shard, in any order.
 
-    Partials are merged as they arrive. Partials that arrive before their turn are kept; of a few others, only the
-    parts that do not grow with the weights.
+    Partials are merged in the order of the shards as they arrive. Early partials wait in memory. The parts of merged
+    partials that don't grow with the weights are collected, and merged several at a time.
     """
     refuse_senders(rules.line)
     accumulator = accumulator_for(rules.line, rules.bound)
@@ -226,7 +226,7 @@ def combined(partials: Iterable[ShardPartial], rules: Rules) -> RoundAggregate:
             yield replace(partial, total=None, pulls=None)
 
     whole = joined(others())
-    if rules.line.privacy is not None:  # nothing exact is reported; the stage that adds the noise gets the sums
+    if rules.line.privacy is not None:  # exact figures aren't reported; the stage that adds noise gets the sums
         return RoundAggregate(counts={}, arms={}, updates=NOTHING_TOLD, total=total)
     moments = accumulator.moments(total)
     return RoundAggregate(
@@ -249,7 +249,7 @@ def combined(partials: Iterable[ShardPartial], rules: Rules) -> RoundAggregate:
 
 
 def joined(ordered: Iterable[ShardPartial]) -> ShardPartial:
-    """Merge the parts of partials that do not grow with the weights, in the order of their shards.
+    """Merge the parts of partials that don't grow with the weights, in the order of their shards.
 
     The result is exact, except for the means of arms, whose last bits depend on the order.
     """
@@ -292,12 +292,12 @@ def _of_arm(parts: Sequence[ArmPartial]) -> ArmPartial:
 
 
 def arms_of(whole: ShardPartial, rules: Rules) -> dict[str, ArmSummary]:
-    """Return the figures of each of the rules' arms, from the merge of all shards (:func:`joined`)."""
+    """Return the figures of the rules' arms by name, from the merge of all shards (:func:`joined`)."""
     return {arm: _summary(each, rules) for arm, each in zip(rules.arms, whole.arms, strict=True)}
 
 
 def _by_reason(counts: tuple[int, ...]) -> dict[str, int]:
-    """Return counts by outcome, the rare ones only if there are any."""
+    """Return counts by outcome. Rare outcomes are left out if their count is 0."""
     return {reason: n for reason, n in zip(REASONS, counts, strict=True) if n or reason not in RARE}
 
 
@@ -319,9 +319,9 @@ def _summary(arm: ArmPartial, rules: Rules) -> ArmSummary:
 
 
 def _outcomes(arm: ArmPartial, rules: Rules) -> dict[str, OutcomeLevel] | None:
-    """Return the mean of the guarded outcome over an arm's clients; None if none is guarded or too few clients have it.
+    """Return an arm's mean of the guarded outcome over clients; None if no outcome is guarded, or with too few clients.
 
-    If all clients have the same value, their spread is unknown, and the error is computed as if one had another value.
+    If all clients have the same value, the spread is unknown; the error is computed as if one client had another value.
     """
     clients = 0 if arm.outcome is None else round(arm.outcome.weight)
     if rules.guarded is None or arm.outcome is None or clients < LEAST_CLIENTS:
@@ -333,4 +333,4 @@ def _outcomes(arm: ArmPartial, rules: Rules) -> dict[str, OutcomeLevel] | None:
 
 
 LEAST_CLIENTS = 30
-"""Minimum clients of an arm to report its outcome and to use it in a guardrail."""
+"""Minimum number of an arm's clients to report its outcome and use it in a guardrail."""

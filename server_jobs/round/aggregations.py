@@ -1,4 +1,4 @@
-"""The accumulator of a line: its aggregation's, possibly from a user's package, after the clip and the buckets."""
+"""A line's accumulator: clipping, bucketing, and then its aggregation, possibly from a user's package."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from fedping.server_jobs.round.robust import bucketed
 
 @ACCUMULATORS.of(Recluster)
 def recluster(settings: Recluster) -> Accumulator[WithMoments[tuple[Kept, ...]]]:
-    """Return the accumulator that keeps the clients' centroids and clusters them in the end."""
+    """Return an accumulator that keeps the clients' centroids and clusters them at the end."""
 
     def finish(kept: Kept, line: Line, weights: Vector, state: Arrays, key: bytes) -> Finished:
         return Finished(reclustered(settings, centroids_of(line.spec), weights, kept.updates, kept.votes))
@@ -50,9 +50,9 @@ def recluster(settings: Recluster) -> Accumulator[WithMoments[tuple[Kept, ...]]]
 
 @ACCUMULATORS.of(OwnAggregation)
 def _own(settings: OwnAggregation) -> Accumulator[Any]:
-    """Return the accumulator of an extension: what its function returns, or its class's instance.
+    """Return the accumulator of an extension: its function's result, or an instance of its class.
 
-    Without ``moments`` it gets those of the updates; its ``finish`` may return the direction alone.
+    Without a function ``moments``, it gets the moments of the updates. Its ``finish`` may return only the direction.
     """
     extension = extension_of(settings)
     with broken_if_failed():
@@ -77,11 +77,11 @@ def _own(settings: OwnAggregation) -> Accumulator[Any]:
 
 
 def accumulator_for(line: Line, bound: float | None = None) -> Accumulator[Any]:
-    """Return a line's accumulator, whose functions raise :class:`BrokenLink` with its name for any error.
+    """Return a line's accumulator. Its functions raise :class:`BrokenLink` with its name for any error.
 
     Args:
-        line: the line, which also says whether updates are clipped.
-        bound: the norm at which this round clips, if an earlier round has left it; needed to add updates.
+        line: the line, whose settings also determine whether updates are clipped.
+        bound: the norm at which this round clips, if known from earlier rounds; required to add updates.
 
     Raises:
         FedpingError: no accumulator is registered for the line's settings.
@@ -138,10 +138,10 @@ def accumulator_for(line: Line, bound: float | None = None) -> Accumulator[Any]:
 
 
 def refuse_senders(line: Line) -> None:
-    """Raise if a line's aggregation asks for the senders of updates, which only the laboratory knows, in memory.
+    """Raise if a line's aggregation needs the senders of updates, which are known only in the laboratory.
 
     Raises:
-        InvalidSettings: it does.
+        InvalidSettings: the aggregation needs senders.
     """
     if line.privacy is None and "senders" in accumulator_for(line).asks:
         raise InvalidSettings(
@@ -151,7 +151,7 @@ def refuse_senders(line: Line) -> None:
 
 
 def staged(pipeline: Pipeline, accumulator: Accumulator[Any], bound: float | None) -> Accumulator[Any]:
-    """Return an accumulator after the bucketing and the clip of a pipeline."""
+    """Return an accumulator preceded by a pipeline's clipping and bucketing."""
     if pipeline.bucketing is not None and "senders" in accumulator.asks:
         raise InvalidSettings(
             f"the aggregation '{link_name(pipeline.aggregate)}' needs the senders of updates, which buckets of "

@@ -1,13 +1,13 @@
-"""Clipping: limits the norm of updates before they are aggregated, so that a large update has no larger influence.
+"""Clipping of updates before aggregation, so that updates with a large norm have no larger influence.
 
-The bound is a setting, or follows from the norms of earlier rounds, because a stream needs it before the updates
-arrive. The first round reads its updates twice, first only to measure them. To move the bound, an attacker must control
-the share of clients that the quantile sets, and can move it only by a bounded factor each round. The first bound is
-chosen so that a share :data:`HOSTILE` of all clients can't raise it, even if few of the others send anything but zeros.
-If they might have lowered it, it isn't kept, and the next round measures again.
+The bound is a setting, or is computed from the norms of earlier rounds, because a stream needs it before the updates
+arrive. The first round reads its updates twice: first to measure the norms, then to aggregate. To move the bound, an
+attacker must control the share of clients given by the quantile, and can move it only by a bounded factor per round.
+The first bound is chosen so that a share :data:`HOSTILE` of all clients can't raise it, even if most other clients
+send only zeros. If attackers may have lowered it, it isn't kept, and the next round measures again.
 
-Norms are counted in bins of a sixteenth of a power of two, so a quantile is accurate to one part in 16, and the counts
-have a fixed size. The first and the last bin also count the values beyond them.
+Norms are counted in bins, 16 for each power of two, so a quantile is accurate to one part in 16, and the counts have
+a fixed size. The first and the last bin also count all values beyond them.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ BOUND = "clip.bound"
 """Name of the bound in the accumulator's state."""
 
 FINE = 4
-"""Bits of the mantissa that select a bin: 16 bins for each power of two."""
+"""Number of the mantissa's bits that select a bin: 16 bins for each power of two."""
 
 HOSTILE = 0.025
-"""Share of a first round's clients, including those that send zeros, that can't raise the bound."""
+"""Assumed maximum share of hostile clients, which can't raise the first bound. Clients that send zeros count too."""
 
 LOWEST, HIGHEST = -150, 140
-"""Powers of two with bins: the range of norms of two million float32 numbers."""
+"""Lowest and highest power of two with bins: the range of norms of two million float32 numbers."""
 
 BINS = (HIGHEST - LOWEST) << FINE
 
@@ -47,12 +47,12 @@ _FIRST = (1023 + LOWEST) << FINE
 
 
 def clipped(inner: Accumulator[Any], settings: Clip | None, bound: float | None) -> Accumulator[Clipped[Any]]:
-    """Return an accumulator that clips updates before it passes them on.
+    """Return an accumulator that clips updates before it passes them to another accumulator.
 
     Args:
         inner: the accumulator of the clipped updates.
-        settings: the settings of the clip.
-        bound: the norm in this round, if it isn't a setting.
+        settings: the settings of the clipping.
+        bound: the maximum norm in this round, if it isn't a setting.
     """
     carries = isinstance(settings, ClipByQuantile)
     at = limit(settings, bound)
@@ -95,7 +95,7 @@ def limit(settings: Clip | None, bound: float | None) -> float | None:
 
 
 def measuring() -> Accumulator[Vector]:
-    """Return the accumulator that only counts norms, for the first of two passes over the same updates."""
+    """Return an accumulator that only counts norms, for the first of two passes over the same updates."""
     return Accumulator(
         init=lambda _: np.zeros(BINS + 1),
         add=lambda total, updates, votes, shares, norms: total + measured(norms, shares),
@@ -107,7 +107,7 @@ def measuring() -> Accumulator[Vector]:
 
 
 def bound_of(state: Arrays) -> float | None:
-    """Return the norm in an accumulator's state at which this round clips; None if it has none."""
+    """Return the norm at which this round clips, from an accumulator's state; None if it isn't there."""
     return float(state[BOUND][0]) if BOUND in state else None
 
 
@@ -117,10 +117,10 @@ def has_to_measure(line: Line, bound: float | None) -> bool:
 
 
 def first_bound(line: Line, totals: Iterable[Vector]) -> float:
-    """Return the norm at which the first round clips, from the measured norms of its shards, in their order.
+    """Return the norm at which the first round clips, from its shards' measured norms, in the shards' order.
 
-    If nearly all clients sent zeros, it is the quantile of the norms without the longest, which may be hostile; without
-    any other, it is the smallest norm. It is infinite if all updates were zero.
+    If nearly all clients sent zeros, the quantile is computed without the largest norms, which may be hostile; if no
+    other norms remain, the smallest norm is used. The result is infinite if all updates were zero.
     """
     settings = line.pipeline.clip
     assert isinstance(settings, ClipByQuantile)
@@ -132,7 +132,7 @@ def first_bound(line: Line, totals: Iterable[Vector]) -> float:
 
 
 def is_settled(settings: ClipByQuantile, norms: Vector) -> bool:
-    """Return whether enough clients sent more than zeros, so that hostile ones don't decide the first bound."""
+    """Return whether enough clients sent nonzero updates, so that hostile clients can't determine the first bound."""
     hostile, nonzero = _hostile_and_nonzero(norms)
     return nonzero == 0 or settings.quantile * (nonzero - hostile) >= hostile
 
@@ -143,7 +143,7 @@ def _hostile_and_nonzero(norms: Vector) -> tuple[float, float]:
 
 
 def next_bound(settings: ClipByQuantile, bound: float, norms: Vector) -> float:
-    """Return the norm at which the next round clips, from this round's bound and norms; unchanged if all were zero."""
+    """Return the norm at which the next round clips, from this round's bound and norms; unchanged if all are zero."""
     norm = quantile(norms[:-1], settings.quantile)
     if norm is None:
         return bound
@@ -151,21 +151,21 @@ def next_bound(settings: ClipByQuantile, bound: float, norms: Vector) -> float:
 
 
 def in_votes(direction: Vector, bound: float, units: Vector | None) -> Vector:
-    """Return for each weight the smallest share of votes that gives its mean update, shape (m,), with its sign.
+    """Return, for each weight, the minimum share of votes for its mean update, shape (m,), with its sign.
 
-    Votes can move one weight by at most the bound.
+    A vote can move a single weight by at most the bound.
     """
     return (direction if units is None else direction * units) / bound
 
 
 def units_of(line: Line) -> Vector | None:
-    """Return the factors of the weights in the clipped norm, shape (m,); None for none."""
+    """Return the weights' factors in the clipped norm, shape (m,); None if there are no factors."""
     clip = line.pipeline.clip
     return line.spec.steps.start if isinstance(clip, ClipByQuantile) and clip.units == "step" else None
 
 
 def norms_of(updates: Updates, units: Vector | None = None) -> Vector:
-    """Return the Euclidean norm of each update, shape (k,); its bits don't depend on the batch or the processor.
+    """Return the Euclidean norm of each update, shape (k,). Its bits don't depend on the batch or the processor.
 
     With ``units``, shape (m,), updates are multiplied by them first.
     """
@@ -177,7 +177,7 @@ def norms_of(updates: Updates, units: Vector | None = None) -> Vector:
 
 
 def shortened(updates: Updates, norms: Vector, bound: float) -> Updates:
-    """Return updates of the same type with norms of at most ``bound``; longer ones keep their direction."""
+    """Return updates of the same type with norms of at most ``bound``. Larger updates keep their direction."""
     longer = norms > bound
     if not longer.any():
         return updates
@@ -187,21 +187,21 @@ def shortened(updates: Updates, norms: Vector, bound: float) -> Updates:
 
 
 def measured(norms: Vector, shares: Vector) -> Vector:
-    """Return the sums of shares by the bin of the norm, and last the sum for norms of zero, shape (bins + 1,)."""
+    """Return the sums of shares by norm bin, followed by the sum for norms of zero, shape (bins + 1,)."""
     return np.append(counted(norms, shares), np.where(norms > 0, 0.0, shares).sum())
 
 
 def counted(norms: Vector, shares: Vector) -> Vector:
-    """Return the sums of shares by the bin of the norm, shape (bins,), without norms of zero."""
+    """Return the sums of shares by norm bin, shape (bins,), without norms of zero."""
     bins = np.clip((norms.view(np.int64) >> _SHIFT) - _FIRST, 0, BINS - 1)
     return np.asarray(np.bincount(bins, np.where(norms > 0, shares, 0.0), BINS), np.float64)
 
 
 def quantile(counts: Vector, share: float) -> float | None:
-    """Return a norm that at least ``share`` of the count doesn't exceed; None if the count is 0.
+    """Return a norm that at least ``share`` of the counted norms don't exceed; None if the count is 0.
 
-    It is the upper edge of a bin, so at most a sixteenth above the smallest such norm; for a share of 0, above the
-    smallest norm.
+    It is the upper edge of a bin, so it is at most a sixteenth above the smallest such norm; for a share of 0, above
+    the smallest norm.
     """
     reached = np.cumsum(counts)
     if reached[-1] == 0:
@@ -210,6 +210,6 @@ def quantile(counts: Vector, share: float) -> float | None:
 
 
 def edge(number: int) -> float:
-    """Return the upper edge of a bin, exactly."""
+    """Return the exact upper edge of a bin."""
     bits: NDArray[np.int64] = np.array([(number + 1 + _FIRST) << _SHIFT])
     return float(bits.view(np.float64)[0])

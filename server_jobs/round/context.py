@@ -1,7 +1,7 @@
 """The context of a round, and the stages that run in it.
 
-A round is a list of stages (`fedping.server_jobs.round.run`). Each gets the context, which never changes, and the state
-that the stages before have left. It returns the next state, or the result, which ends the round.
+A round is a list of stages (`fedping.server_jobs.round.run`). Each stage gets the context, which never changes, and
+the state from the previous stage. It returns the next state, or the result, which ends the round.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ class RoundOptions:
     Attributes:
         clock: returns the current time, ISO 8601 in UTC, for the version's ``created``.
         code_version: recorded in the lineage.
-        length: length of an iteration, if the line does not set it.
-        early_stopping: end of training, if the line does not set it.
+        length: length of an iteration, if the line doesn't set it.
+        early_stopping: criteria for the end of training, if the line doesn't set them.
         on_step: called after each step with its name: ``repaired``, ``listed``, ``aggregated``, ``stepped``,
             ``published`` or ``held``; ``staged`` when the clients of the stage can fetch the version; ``judged`` and
-            ``intended`` when a stage is decided; of a private line also ``drawn`` and ``deleted``; of a two-server
+            ``intended`` when a stage is decided; for a private line also ``drawn`` and ``deleted``; for a two-server
             line also ``summed``, ``asked``, ``answered`` and ``forgotten``.
         privacy_key: the key that samples the clients of a private line and signs requests to helpers
             (`fedping.server_jobs.privacy.keys`); None if the line needs neither.
-        keep: keeps the pings of a private line after its round, which breaks its guarantee.
-        noise: draws the noise of a private line; None for the operating system. Other noise protects no client and is
-            accepted only if the study is declared to be simulated.
+        keep: whether to keep the pings of a private line after its round, which breaks its guarantee.
+        noise: source of a private line's noise; None for the operating system. Other noise doesn't protect clients, and
+            is accepted only if the study is declared to be simulated.
         helper: the connection to the helper of a two-server line; None if its answers arrive as files.
     """
 
@@ -61,7 +61,7 @@ class RoundOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundContext:
-    """A line with its newest version, and everything that a round on it may use.
+    """A line with its newest version, and all objects that a round on it may use.
 
     Attributes:
         store: the model store.
@@ -70,8 +70,8 @@ class RoundContext:
         settings: the number of the entry with these settings in the study's history.
         head: the line's newest version, from which the round starts.
         engine: computes the aggregates.
-        options: the caller's.
-        now_ms: the beginning of the round, Unix ms.
+        options: the caller's settings.
+        now_ms: the start of the round, Unix ms.
     """
 
     store: ModelStore
@@ -91,13 +91,13 @@ class RoundContext:
 
     @property
     def key(self) -> bytes | None:
-        """The privacy key; None if the line does not need one."""
+        """The privacy key; None if the line doesn't need a key."""
         privacy = self.line.privacy
         return self.options.privacy_key if privacy is not None and needs_key(privacy) else None
 
     @property
     def nothing(self) -> RoundResult:
-        """The result of a round that has not done anything."""
+        """The result of a round that did nothing."""
         return RoundResult(
             status="nothing",
             study=self.study.name,
@@ -123,13 +123,13 @@ class RoundState:
 S = TypeVar("S", bound=RoundState)
 
 Stage: TypeAlias = Callable[[RoundContext, S], S | RoundResult]
-"""A stage of a round: returns the next state, or the result that ends the round."""
+"""A stage of a round: a function that returns the next state, or the result that ends the round."""
 
 
 def run_stages(stages: Sequence[Stage[S]], context: RoundContext, state: S) -> S | RoundResult:
     """Run stages in order until one returns a result.
 
-    A version that another round publishes first makes the result ``lost``.
+    The result is ``lost`` if another round publishes the version first.
     """
     try:
         for stage in stages:
@@ -145,11 +145,11 @@ def run_stages(stages: Sequence[Stage[S]], context: RoundContext, state: S) -> S
 def open_line(
     store: ModelStore, landing: Landing, study: str, line: str, engine: Engine, options: RoundOptions
 ) -> RoundContext:
-    """Return the context of a round, after completing the public files of an earlier round that was killed.
+    """Complete the public files of an earlier round if it was killed, and return the context of a round.
 
     Raises:
-        StoreError: the line does not exist or cannot be read, or an older copy of the store was restored.
-        FedpingError: an upload link is not installed.
+        StoreError: the line doesn't exist or can't be read, or an older copy of the store was restored.
+        FedpingError: an upload link isn't installed.
     """
     entry, settings = store.studies.settings(study)
     # Read before the head, because another round may publish in the meantime.
@@ -190,7 +190,9 @@ def end_if_over(context: RoundContext, state: S) -> S | RoundResult:
 
 @contextmanager
 def noting(store: ModelStore, landing: Place | Landing, study: str, line: str) -> Iterator[None]:
-    """Make what a person publishes in this context as safe as a round's: in the newest copy of the store, and recorded.
+    """Make a publication by the operator in this context as safe as a round's publication.
+
+    The store must have the newest version, and the number of the published version is recorded next to the pings.
 
     Args:
         store: the model store.
@@ -199,7 +201,7 @@ def noting(store: ModelStore, landing: Place | Landing, study: str, line: str) -
         line: the line's name.
 
     Raises:
-        StoreError: the study does not exist, or rounds have published later versions; nothing was done.
+        StoreError: the study doesn't exist, or rounds have published later versions than this copy of the store has.
     """
     landing = open_landing(landing)
     store.study(study).line(line)  # checks the name, which could otherwise be any path
@@ -211,7 +213,7 @@ def noting(store: ModelStore, landing: Place | Landing, study: str, line: str) -
 
 
 def _check_newest(landing: Landing, store: str, head: Version, recorded: int) -> None:
-    """Raise if rounds have published versions after the head; record the head if it is not recorded yet.
+    """Raise if rounds have published versions after the head; record the head if it isn't recorded yet.
 
     Raises:
         StoreError: an older copy of the store was restored.

@@ -1,4 +1,4 @@
-"""The engines that compute the partials of a round: one Protocol, two engines, the same bits."""
+"""The engines that compute a round's partials: two implementations of one Protocol, with the same bits."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ ENGINES = ("spark", "numpy")
 
 
 class Engine(Protocol):
-    """Computes shard partials, in this process or on Spark. Nothing is started before the first call."""
+    """Computes shard partials, in this process or on Spark. No resources are started before the first call."""
 
     def partials(self, work: Work) -> Iterable[ShardPartial]:
         """Return the partials of all shards, in any order (see `fedping.server_jobs.round.shard`).
 
         Raises:
-            UnreadableFile: a file is damaged, not of landed pings, or no longer the one that was listed.
+            UnreadableFile: a file is damaged, doesn't contain landed pings, or was replaced after it was listed.
         """
         ...
 
     def close(self) -> None:
-        """Stop what was started, if anything; a later call of :meth:`partials` starts it again."""
+        """Stop the started resources, if any. A later call of :meth:`partials` starts them again."""
         ...
 
 
 class NumpyEngine:
     """Computes the partials in this process: for simulations, recomputation and small studies.
 
-    In ``threads`` threads; NumPy and pyarrow work side by side in them.
+    It uses ``threads`` threads, in which NumPy and pyarrow work in parallel.
     """
 
     def __init__(self, threads: int = 1) -> None:
@@ -55,7 +55,7 @@ class NumpyEngine:
         with ThreadPoolExecutor(self._threads) as pool:
             ahead: deque[Future[list[ShardPartial]]] = deque()
             try:
-                for shards in tasks:  # no more of them ahead than are at work, for their partials take memory
+                for shards in tasks:  # as many wait as run, because partials take memory
                     ahead.append(pool.submit(lambda shards: list(run(shards)), shards))
                     if len(ahead) > self._threads:
                         yield from ahead.popleft().result()
@@ -66,19 +66,19 @@ class NumpyEngine:
                     task.cancel()
 
     def close(self) -> None:
-        """Nothing outlives a call."""
+        """Do nothing, because no resources outlive a call."""
 
 
 @contextmanager
 def engine_named(name: str, master: str | None = None) -> Iterator[Engine]:
-    """Yield an engine and close it; nothing heavy is imported or started before it has something to do.
+    """Yield an engine and close it afterwards. Heavy imports and processes wait until its first use.
 
     Args:
         name: one of :data:`ENGINES`.
-        master: Spark's master URL; None for the environment's setting, or this machine.
+        master: Spark's master URL; None for the setting in the environment, or else this machine.
 
     Raises:
-        InvalidSettings: the engine is unknown, or a master is given for an engine without one.
+        InvalidSettings: the engine is unknown, or a master is given for an engine other than Spark.
     """
     engine = _made(name, master)
     try:

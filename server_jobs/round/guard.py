@@ -1,7 +1,7 @@
 """The guard: compares a round's figures with those of earlier rounds, and decides about held and staged versions.
 
-All decisions follow from the parent version and the round, because the lineage has the figures of earlier rounds. So
-recomputing a version gives the same decision.
+All decisions are derived from the parent version and the round, because lineages have the figures of earlier rounds.
+So the recomputation of a version results in the same decision.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedping.server_jobs.optimize.transformation import Vector
 from fedping.server_jobs.round.new_clients import REGISTERS, estimated
 
 _SMALLEST = 1e-300
-"""Replaces zero, which has no logarithm."""
+"""Replacement of zero in logarithms."""
 
 _IN_WORDS = {
     "norm": "the updates together are {now:.3g} long; the largest of {rounds} was {most:.3g}",
@@ -32,28 +32,29 @@ _IN_WORDS = {
     "loss": "where the model is applied the loss is {now:.2f} times that of the control; it was at most {most:.2f} "
     "times in {rounds}",
 }
-"""Sentences of alarms, by figure. Versions store them, so rewording one breaks the recomputation of old versions."""
+"""Sentences of alarms, by figure. Versions store them, so a changed sentence breaks the recomputation of old
+versions."""
 
 _CROWD = {"clients", "new_clients"}
-"""Figures that raise an alarm if clients are invented; the round's losses aren't trusted then."""
+"""Figures whose alarms indicate invented clients. The round's losses are then not trusted."""
 
 _CLOSE = 0.1
-"""Share of the control's loss below which differences between losses raise no alarm."""
+"""Floor of the loss relative to the control's loss. Lower values in earlier rounds count as this value."""
 
 _ROUNDING = 1e-12
-"""Share of the usual jump below which a jump counts as zero."""
+"""Fraction of the usual jump below which a jump counts as zero."""
 
 _FALSE_FALLS = 1e-3
-"""Probability that chance exceeds the guardrail in all of its rounds, if the true value lies on it."""
+"""Probability that the guardrail is exceeded by chance in all its rounds, if the true value equals the bound."""
 
 _SURELY = 3.0
-"""Standard errors by which the loss must exceed 0 if the control's is 0, since there is no ratio to 0."""
+"""Minimum excess of the loss, in standard errors, if the control's value is 0, to which there is no ratio."""
 
 STAGE_ERRORS = 2.33
-"""Standard errors by which a staged version must be worse to be withdrawn; chance does that once in 100 versions."""
+"""Standard errors by which a staged version must be worse to be withdrawn. Chance causes this once in 100 versions."""
 
 _CHANCE = 10
-"""New clients and changed registers that are added to the count, because chance may give as many."""
+"""Number of new clients, and of changed registers, by which the count of new clients is raised to allow for chance."""
 
 _METRICS = {"loss": "loss", "rank_selected": "selected rank"}
 
@@ -73,7 +74,7 @@ def watched(
         study: the study, whose arms include the control.
         parent: the version that the updates are based on.
         aggregate: the aggregate of the round's updates.
-        arms: the results of each arm with the parent version.
+        arms: the figures of each arm with the parent version.
         weights: the round's new weights, shape (m,).
     """
     if guard is None or not guard.enabled:
@@ -97,14 +98,14 @@ def watched(
 
 
 class Fall(NamedTuple):
-    """A rollback over the last ``rounds`` rounds in place of a step, and its reason ``why``."""
+    """A rollback over the last ``rounds`` rounds instead of a step, with the reason ``why``."""
 
     rounds: int
     why: str
 
 
 def fallen(guard: Guard | None, seen: GuardState | None) -> Fall | None:
-    """Return the rollback that the guardrail requires; None if it requires none."""
+    """Return the rollback that the guardrail requires; None if no rollback is required."""
     rail = guard.guardrail if guard is not None else None
     if rail is None or seen is None or seen.beyond < rail.rounds:
         return None
@@ -138,23 +139,23 @@ def _is_beyond(guard: Guard, study: Study, parent: Version, arms: Mapping[str, A
 
 
 def _is_better_above(guard: Guard, study: Study, line: str) -> bool:
-    """Return whether the guardrail checks an outcome for which more is better."""
+    """Return whether the guardrail checks an outcome for which larger values are better."""
     outcome = study.guarded_outcome(study.line(line)) if guard.guardrail is not None else None
     return outcome is not None and outcome.better == "more"
 
 
 def by_chance(rounds: int) -> float:
-    """Return the standard errors that chance exceeds in that many consecutive rounds with a probability of 1/1,000."""
+    """Return the number of standard errors that chance exceeds ``rounds`` times in a row with probability 1/1,000."""
     return max(0.0, NormalDist().inv_cdf(1 - _FALSE_FALLS ** (1 / rounds)))
 
 
 def figures(
     study: Study, parent: Version, aggregate: Aggregate, arms: Mapping[str, ArmSummary], weights: Vector
 ) -> dict[str, float]:
-    """Return a round's known figures by name, each a finite number of at least 0.
+    """Return a round's available figures by name, each a finite number of at least 0.
 
-    ``agreement`` is the mean over the weights of |mean| / root mean square of the updates: 1 if all updates are equal,
-    about 1/√n if those of n clients are independent.
+    ``agreement`` is the mean over the weights of |mean| / root mean square of the updates: 1 if all updates are
+    equal, about 1/√n if the updates of n clients are independent.
     """
     mean = np.array(aggregate.mean)
     values = {
@@ -192,11 +193,11 @@ def _floors(study: Study, parent: Version, aggregate: Aggregate) -> dict[str, fl
 
 
 def _expected(name: str, before: tuple[float, ...], floors: Mapping[str, float]) -> tuple[float, ...]:
-    """Return the reference values of a figure: those of earlier rounds, raised to the floors if there are any.
+    """Return a figure's reference values: its values in earlier rounds, raised to a floor if there is one.
 
-    The floor of agreement is that of independent updates, and the floor of a loss a tenth of the control's. A round
-    that changed no weight counts as a change by the first step size; otherwise every later change would raise an alarm.
-    A norm of 0 is ignored, because it gives no scale.
+    The floor of agreement is its value for independent updates; the floor of a loss is a tenth of the control's loss.
+    A round that changed no weights counts as a change by the first step size; otherwise every later change would
+    raise an alarm. A norm of 0 is ignored, because it provides no scale.
     """
     if not floors or name not in ("norm", *floors):
         return before
@@ -209,7 +210,7 @@ def _expected(name: str, before: tuple[float, ...], floors: Mapping[str, float])
 
 
 def _sure(study: Study, line: str, arms: Mapping[str, ArmSummary]) -> dict[str, float]:
-    """Return lower bounds of figures by name, one standard error below, as far as errors are known."""
+    """Return lower bounds of figures by name, reduced by one standard error, if errors are known."""
     treated, control = _against_control(study, line, arms, "loss")
     if treated is None or control is None or treated.error is None or control.error is None:
         return {}
@@ -218,14 +219,14 @@ def _sure(study: Study, line: str, arms: Mapping[str, ArmSummary]) -> dict[str, 
 
 
 def _has_size(level: Level) -> bool:
-    """Return whether a mean can be the denominator of a ratio: it isn't 0, and exceeds its standard error if known."""
+    """Return whether a mean can be a denominator: it isn't 0, and exceeds its standard error, if known."""
     return level.value != 0 if level.error is None else level.value > level.error
 
 
 def _alarm(
     guard: Guard, name: str, before: tuple[float, ...], floors: Mapping[str, float], now: float, at_least: float
 ) -> str | None:
-    """Return the sentence of a figure's alarm; None if its lower bound is not unusual."""
+    """Return the sentence of a figure's alarm; None if its lower bound isn't unusual."""
     factor, expected = getattr(guard, name), _expected(name, before, floors)
     if factor is None or len(expected) < guard.rounds:
         return None
@@ -241,7 +242,7 @@ def _alarm(
 
 
 def _stands_out(now: float, before: Sequence[float], factor: float, deviations: float) -> bool:
-    """Return whether a figure exceeds earlier ones by the factor, and their median by that many robust deviations."""
+    """Return whether a figure exceeds earlier values by ``factor``, and their median by robust ``deviations``."""
     logs = [math.log(max(value, _SMALLEST)) for value in before]
     middle = median(logs)
     deviation = 1.4826 * median(abs(value - middle) for value in logs)
@@ -253,7 +254,7 @@ def _against_control(
 ) -> tuple[Level | None, Level | None]:
     """Return the mean of a metric over a line's arms that apply its model, and over its other arms.
 
-    Arms with personal models are ignored, because their metrics are not of the line's model.
+    Arms with personal models are ignored, because their metrics don't describe the line's model.
     """
     following = [arm for arm in study.arms if arm.line == line and not arm.personal]
     applying = [arms[arm.name] for arm in following if arm.applies and arm.name in arms]
@@ -262,7 +263,7 @@ def _against_control(
 
 
 def mean_of_arms(arms: Sequence[ArmSummary], metric: str) -> Level | None:
-    """Return the mean of a metric, weighted by the arms' votes, with ranks from 1; None if no arm has it."""
+    """Return the mean of a metric, weighted by the arms' votes, with ranks from 1; None if no arm has the metric."""
     levels = [level for arm in arms if (level := arm.level(metric)) is not None]
     votes = sum(level.votes for level in levels)
     if not votes:
@@ -273,7 +274,7 @@ def mean_of_arms(arms: Sequence[ArmSummary], metric: str) -> Level | None:
 
 
 def _length(vector: Vector) -> float:
-    """Return the Euclidean norm, without overflow in the squares."""
+    """Return the Euclidean norm of a vector, without overflow in the squares."""
     largest = float(np.abs(vector).max(initial=0.0))
     return largest * float(np.sqrt(np.square(vector / largest).sum())) if largest > 0 else 0.0
 
@@ -314,5 +315,5 @@ def describe_trial(seen: StageState) -> str:
 
 
 def loss_of(side: StageResult | None) -> Level | None:
-    """Return the mean loss of one side of a stage, which decides; None without any."""
+    """Return the mean loss of one side of a stage; None without any loss."""
     return None if side is None else mean_of_arms(list(side.arms.values()), "loss")

@@ -1,6 +1,6 @@
 """Clients of the helper of a two-server line: over HTTP, or by files that operators exchange.
 
-Answers are only limited in size and time here; `fedping.server_jobs.round.shared` checks them.
+This module only limits the size and time of answers; `fedping.server_jobs.round.shared` checks them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 10.0
 PATIENCE_SECONDS = 60.0
-"""Maximum seconds that a round waits for an answer; the next round asks for it again."""
+"""Maximum seconds that a round waits for an answer. The next round requests it again."""
 
 POLL_SECONDS = 2.0
 """Minimum seconds between two polls while the helper works on the answer."""
@@ -36,11 +36,11 @@ _BLOCK = 65_536
 
 
 class HelperUnavailable(FedpingError):
-    """No answer is available yet, and a later request may get one; the message is the reason, as part of a sentence."""
+    """No answer is available yet, but a later request may succeed. The message is the reason, as part of a sentence."""
 
 
 class Helper(Protocol):
-    """A client of the helper of a line."""
+    """A client of a line's helper."""
 
     def answer(self, request: bytes, most: int) -> bytes:
         """Return the unchecked answer to a request, at most ``most`` bytes.
@@ -48,7 +48,7 @@ class Helper(Protocol):
         Raises:
             HelperUnavailable: no answer is available yet.
             Refused: the helper rejects the request.
-            FedpingError: the response can't be an answer.
+            FedpingError: the response isn't an answer.
         """
         ...
 
@@ -62,7 +62,7 @@ class HttpHelper:
         patience: maximum seconds for an answer, over all attempts.
 
     Raises:
-        InvalidSettings: the address is not an HTTP URL.
+        InvalidSettings: the address isn't an HTTP URL.
     """
 
     url: str
@@ -89,7 +89,7 @@ class HttpHelper:
         return outcome
 
     def _attempt(self, request: bytes, most: int, until: float, *, begun: bool) -> bytes | float:
-        """Return the answer, or the seconds until the next poll; a request in progress is not sent again."""
+        """Return the answer, or the seconds until the next poll. A request in progress isn't sent again."""
         with self._errors_named():
             with self._get(request, until) if begun else self._post(request, until) as response:
                 if response.status_code == 202:
@@ -97,7 +97,7 @@ class HttpHelper:
                 body = self._body(response, most if response.status_code == 200 else MOST_REFUSAL_BYTES, until)
             if response.status_code == 200:
                 return body
-            if begun:  # the work ended without an answer, and only a new POST gets the reason
+            if begun:  # the helper has no answer; only a new POST returns the reason
                 return self._attempt(request, most, until, begun=False)
             if (refusal := refusal_in(body)) is not None:
                 raise _refused(refusal, request)
@@ -142,7 +142,7 @@ class HttpHelper:
 
     @contextmanager
     def _errors_named(self) -> Iterator[None]:
-        """Turn errors of the connection into :class:`HelperUnavailable` with the reason."""
+        """Turn connection errors into :class:`HelperUnavailable` with the reason."""
         import requests
 
         try:
@@ -165,7 +165,7 @@ class HttpHelper:
 
 
 class _Upload:
-    """The bytes of a request, which are sent until a deadline, however slow the receiver is."""
+    """The bytes of a request. Sending stops at a deadline, even if the receiver is slow."""
 
     def __init__(self, data: bytes, until: float) -> None:
         self._data, self._at, self._until = memoryview(data), 0, until
@@ -207,7 +207,7 @@ class FileHelper:
 
 
 def _refused(refusal: Refusal, request: bytes) -> Refused | HelperUnavailable:
-    """Return the error for a rejection; one of another request means that this one has no answer yet."""
+    """Return the error for a rejection. A rejection of another request means that the answer isn't available yet."""
     if refusal.request not in (None, digest_of_signed(request)):
         return HelperUnavailable(
             "this is the rejection of an earlier request; give the helper's answer to the current one"
@@ -216,7 +216,7 @@ def _refused(refusal: Refusal, request: bytes) -> Refused | HelperUnavailable:
 
 
 def refusal_in(data: bytes) -> Refusal | None:
-    """Return the rejection in a response, with a printable reason of limited length; None if it isn't one."""
+    """Return the rejection in a response, with a printable reason of limited length; None if there is no rejection."""
     if len(data) > MOST_REFUSAL_BYTES:
         return None
     try:

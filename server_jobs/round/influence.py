@@ -1,11 +1,11 @@
-"""Influence of clients on the model: norms of updates, agreement of signs, and clients behind half of the step.
+"""Influence of clients on the model: norms of updates, agreement of signs, and clients behind half of the pull.
 
 A shard has a sketch of fixed size: sums of signs, and counts by bin. The bins are those of clipped norms
-(`fedping.server_jobs.round.clipping`), each a sixteenth of a power of two wide. All entries are whole numbers, so
-sketches merge to the same bits in any order. Nothing of a single client is kept.
+(`fedping.server_jobs.round.clipping`), 16 for each power of two. All entries are whole numbers, so sketches merge to
+the same bits in any order. Data about single clients isn't kept.
 
-The largest norm, the clipped share and the agreement are exact, except that the shares of a client's several pings are
-rounded to a millionth. A quantile of norms is at most a sixteenth above the norm that it estimates. The number of
+The largest norm, the clipped share and the agreement are exact, except that shares are rounded to a millionth if a
+client has several pings. A quantile of norms is at most a sixteenth above the norm that it estimates. The number of
 clients behind half of the pull is accurate to a sixteenth of the pull.
 """
 
@@ -28,23 +28,23 @@ from fedping.server_jobs.round.accumulator import Updates
 from fedping.server_jobs.round.clipping import BINS, counted, edge
 
 UNIT = 2.0**20
-"""Weight of a client, a whole number, so that sums in doubles are exact for up to 2^33 clients."""
+"""Weight of a client. It is a whole number, so that sums in doubles are exact for up to 2^33 clients."""
 
 AT_ONCE = 2**15
-"""Numbers that are processed at a time."""
+"""Number of values that are processed at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class InfluenceSums:
-    """Sums over some updates, in which a client counts :data:`UNIT`, divided among its pings.
+    """Sums over updates. A client counts as :data:`UNIT`, divided among its pings.
 
     Attributes:
         norms: counts of clients by norm, without norms of zero, shape (BINS,).
         clients: count of all clients.
         longest: the largest norm.
-        clipped: count of clients with updates longer than the bound.
+        clipped: count of clients with updates above the bound.
         pulls: number of clients by pull, without pulls of zero, shape (BINS,).
-        signs: count of clients that push a weight up, minus that of clients that push it down, shape (m,).
+        signs: count of clients that push a weight up minus count of clients that push it down, shape (m,).
         signed: count of clients that push a weight, summed over the weights.
     """
 
@@ -58,15 +58,15 @@ class InfluenceSums:
 
 
 def needs_influence(line: Line) -> bool:
-    """Return whether the rounds of a line compute the influence of clients.
+    """Return whether a line's rounds compute the influence of clients.
 
-    They don't on private lines, nor if an upload link can only be undone on the sum of updates.
+    They don't for private lines, or if an upload link can only be reversed on the sum of updates.
     """
     return line.privacy is None and not receiving(line).undone_once
 
 
 def units(pings: NDArray[np.int64]) -> Vector:
-    """Return the weight of each ping, whole numbers of shape (k,), given the number of used pings of its client."""
+    """Return each ping's weight, a whole number, shape (k,), given its client's number of used pings."""
     return np.rint(UNIT / np.maximum(pings, 1))
 
 
@@ -80,7 +80,7 @@ def signs_of(updates: Updates, counts: Vector) -> tuple[Vector, float]:
 
 
 def signs_of_few(updates: Sparse, counts: Vector, m: int) -> tuple[Vector, float]:
-    """Return :func:`signs_of` of sparse updates of m weights; equally exact."""
+    """Return the exact result of :func:`signs_of` for sparse updates of m weights."""
     pushes = np.sign(updates.values) * counts[:, None]
     signs = np.bincount(updates.at.ravel(), pushes.ravel(), m).astype(np.float64, copy=False)
     return signs, float(np.abs(pushes).sum())
@@ -90,11 +90,11 @@ class UpdateFigures(NamedTuple):
     """The figures of a shard's k used updates.
 
     Attributes:
-        norms: their norms, shape (k,).
-        counts: the weight of each in counts of clients (:func:`units`), shape (k,).
-        votes: the vote of each, shape (k,).
-        of: the client of each, whole numbers from 0, shape (k,).
-        signs: the sums of their signs (:func:`signs_of`).
+        norms: norms of the updates, shape (k,).
+        counts: weights of the updates in counts of clients (:func:`units`), shape (k,).
+        votes: votes of the updates, shape (k,).
+        of: numbers of the updates' clients, from 0, shape (k,).
+        signs: sums of the updates' signs (:func:`signs_of`).
     """
 
     norms: Vector
@@ -105,7 +105,7 @@ class UpdateFigures(NamedTuple):
 
 
 def influence_sums(pipeline: Pipeline, bound: float | None, figures: UpdateFigures) -> InfluenceSums:
-    """Return the influence of a shard's updates; ``bound`` is the norm at which they are clipped, None if not."""
+    """Return the influence of a shard's updates; ``bound`` is the norm at which they are clipped, or None."""
     norms, counts, votes, of, signs = figures
     if isinstance(pipeline.aggregate, MeanOfSigns):
         lengths = np.sign(norms)
@@ -125,7 +125,7 @@ def influence_sums(pipeline: Pipeline, bound: float | None, figures: UpdateFigur
 
 
 def _binned(values: Vector, counts: Vector) -> Vector:
-    """Return the counts by bin, computed in parts that fit into the cache."""
+    """Return the counts of values by bin, computed in parts that fit into the cache."""
     bins = np.zeros(BINS)
     for low in range(0, len(values), AT_ONCE):
         bins += counted(values[low : low + AT_ONCE], counts[low : low + AT_ONCE])
@@ -133,7 +133,7 @@ def _binned(values: Vector, counts: Vector) -> Vector:
 
 
 def merged_pulls(a: InfluenceSums, b: InfluenceSums) -> InfluenceSums:
-    """Return the sums over the updates of two partials; exact in any order."""
+    """Return the sums over the updates of two partials, which are exact in any order."""
     return InfluenceSums(
         norms=a.norms + b.norms,
         clients=a.clients + b.clients,
@@ -170,14 +170,14 @@ def influence_of(seen: InfluenceSums, bound: float | None) -> Influence | None:
 def _norm(seen: InfluenceSums, share: float) -> float:
     """Return a norm that ``share`` of the clients don't exceed, at most a sixteenth above the smallest such norm."""
     cumulative = np.cumsum(seen.norms)
-    rank = share * seen.clients - (seen.clients - cumulative[-1])  # clients in no bin have updates of zero
+    rank = share * seen.clients - (seen.clients - cumulative[-1])  # clients without a bin sent zeros
     if rank <= 0:
         return 0.0
     return min(edge(int(np.searchsorted(cumulative, rank))), seen.longest)
 
 
 def _half(pulls: Vector) -> int:
-    """Return the smallest number of clients with half of the pull."""
+    """Return the smallest number of clients that together have half of the pull."""
     filled = np.flatnonzero(pulls)[::-1]
     if not len(filled):
         return 0

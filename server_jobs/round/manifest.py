@@ -1,4 +1,4 @@
-"""The files that a round reads: listed once, with their rows, and recorded in the version's lineage."""
+"""The files that a round reads. They are listed once, with their rows, and recorded in the version's lineage."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from fedping.server_jobs.round.ping_file import open_ping_file
 from fedping.server_jobs.round.plan import LateFile, Rules, Work
 
 AHEAD_MS = 86_400_000
-"""Milliseconds that the clocks of ingest hosts may be ahead of the round's: a day."""
+"""Maximum milliseconds by which clocks of ingest hosts may be ahead of the round's clock: a day."""
 
 
 @dataclass(frozen=True, slots=True)
 class Late:
     """The pings of older versions that a round merges, each ping in at most one round.
 
-    ``first`` is the oldest version whose pings still count; ``used`` are the files, by version, that rounds used.
+    ``first`` is the oldest version whose pings still count. ``used`` has the files that rounds used, by version.
     """
 
     first: int
@@ -36,13 +36,14 @@ class Late:
 
     @property
     def used_paths(self) -> frozenset[str]:
-        """The paths of all the used files."""
+        """The paths of all used files."""
         return frozenset(file.path for file in chain.from_iterable(self.used.values()))
 
     def before(self, inputs: Sequence[InputFile], iteration: int) -> tuple[InputFile, ...]:
-        """Return the files that earlier rounds used, of the older versions among a round's inputs.
+        """Return the files used by earlier rounds, for those older versions that a round's inputs contain.
 
-        A ping that landed again after its round is in these files and in the inputs, so the round has to recognise it.
+        A ping that landed again after its round is both in these files and in the inputs, so the round must recognise
+        it.
         """
         ages = sorted({file.age for file in inputs if file.age})
         return tuple(
@@ -53,10 +54,10 @@ class Late:
 
 
 def late_for(store: ModelStore, study: str, line: Line, iteration: int) -> Late | None:
-    """Return the late pings that count in a round on version ``iteration``; None if the line merges none.
+    """Return the late pings that count in a round on version ``iteration``; None if the line doesn't merge late pings.
 
-    The used files are read from the lineages of the newest versions, as many as the oldest age, so they are the same
-    whenever the round is run. Counting ends at a rollback: pings of the versions before it are left out.
+    The used files are read from the lineages of the newest versions, up to the maximum age, so they don't depend on
+    the time of the round. Pings of versions before a rollback are left out.
     """
     if line.pipeline.staleness is None:
         return None
@@ -79,9 +80,10 @@ class Manifest:
     """The files in a line's landing folders at the beginning of a round.
 
     Attributes:
-        inputs: the files of the current version in the order of their names, then those of older versions that count.
-        before: the files of these older versions that earlier rounds have used.
-        stale, future: the number of other pings, of older and newer versions, that landed since the round before.
+        inputs: the files of the current version in the order of their names, then the files of older versions that
+            count.
+        before: files of these older versions that earlier rounds used.
+        stale, future: numbers of other pings, of older and of newer versions, that landed since the previous round.
         window_end_ms: the latest plausible landing, Unix ms.
     """
 
@@ -93,17 +95,17 @@ class Manifest:
 
     @property
     def rows(self) -> int:
-        """The number of pings, including duplicates and unusable ones."""
+        """The number of pings, including duplicates and unusable pings."""
         return sum(file.rows for file in self.inputs)
 
 
 class Window(NamedTuple):
-    """The landing times in which a round counts the pings of other versions than its own.
+    """The period of landing times in which a round counts pings of other versions.
 
     Attributes:
-        since_ms: the latest landing that earlier rounds have counted, Unix ms.
+        since_ms: the latest landing time counted by earlier rounds, Unix ms.
         now_ms: the time of the round, Unix ms; None for this machine's clock. A landing time in a file's name is
-            ignored if it is more than :data:`AHEAD_MS` later: the window would end there for all later rounds.
+            ignored if it is more than :data:`AHEAD_MS` later. Otherwise, the next rounds' windows would start there.
     """
 
     since_ms: int = 0
@@ -129,11 +131,11 @@ def list_landed(
         line: the line's name.
         iteration: the version.
         window: the landing times in which pings of other versions are counted.
-        late: the older versions whose pings count too; None for none.
+        late: the older versions whose pings count too; None without late pings.
 
     Raises:
-        FedpingError: the landing folder does not exist.
-        UnreadableFile: a file is damaged, or not of the study's pings.
+        FedpingError: the landing folder doesn't exist.
+        UnreadableFile: a file is damaged, or doesn't contain the study's pings.
     """
     landing = open_landing(landing)
     landing.check()
@@ -157,7 +159,7 @@ def list_landed(
 
 
 def work_on(landing: Landing, inputs: Sequence[InputFile], rules: Rules, before: Sequence[InputFile] = ()) -> Work:
-    """Return the work of an engine: the input files in the order of their names, and files of earlier rounds."""
+    """Return the work for an engine: the input files in the order of their names, and files of earlier rounds."""
     ordered = sorted(inputs, key=lambda file: file.path)
     older = [(file, True) for file in before] + [(file, False) for file in ordered if file.age]
     return Work(

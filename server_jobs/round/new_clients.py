@@ -1,12 +1,12 @@
-"""Approximate number of new clients, without keeping ids: a HyperLogLog of fixed size.
+"""Approximate number of new clients by a HyperLogLog of fixed size, without storing ids.
 
-Each id is hashed with a salt. The first bits of the hash choose a register, which keeps the longest run of zeros at the
-start of the other bits. Registers merge by their maxima, in any order. The estimator of Ertl needs no corrections; its
-standard error is 2.3 % of the number of ids. The number of new clients is the growth of the estimate, which doesn't
+Each id is hashed with a salt. The first bits of the hash select a register, which stores the longest run of zeros at
+the start of the other bits. Registers merge by their maxima, in any order. The estimator of Ertl needs no corrections;
+its standard error is 2.3 % of the number of ids. The number of new clients is the growth of the estimate, which doesn't
 grow without a new client.
 
-The salt follows from the key of a line's first round and is unknown to clients. A sender can choose ids, and must not
-be able to choose registers.
+The salt is derived from the key of a line's first round and is unknown to clients. Senders can choose ids, but must
+not be able to choose registers.
 
 Source: Flajolet et al. 2007; Ertl 2017.
 """
@@ -27,21 +27,21 @@ REGISTERS = 2048
 _BITS = REGISTERS.bit_length() - 1
 _REST = 64 - _BITS
 _LETTERS = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", np.uint8)
-"""Letters for the values of a register, which are 0 to 64 - 11 + 1."""
+"""Characters that encode the values of a register, 0 to 64 - 11 + 1."""
 
 _AT_ONCE = 2**14
-"""Ids that are hashed at a time, so that they fit into the cache."""
+"""Number of ids hashed at a time, so that they fit into the cache."""
 
 Registers = NDArray[np.uint8]
 
 
 def salt_for(key: bytes) -> bytes:
-    """Return the salt of a line by the key of its first round, 16 bytes."""
+    """Return a line's salt, 16 bytes, from the key of its first round."""
     return subkey(key, "known clients")[:16]
 
 
 def registers_of(clients: NDArray[np.uint64], salt: bytes) -> Registers:
-    """Return the registers of ids, shape (k, 2), with a salt of 16 bytes."""
+    """Return the registers of client ids, shape (k, 2), which are hashed with a 16-byte salt."""
     first, second = np.frombuffer(salt, "<u8")
     registers = np.zeros(REGISTERS, np.uint8)
     for low in range(0, len(clients), _AT_ONCE):
@@ -53,7 +53,7 @@ def registers_of(clients: NDArray[np.uint64], salt: bytes) -> Registers:
 
 
 def with_more(known: ClientSketch, registers: Registers) -> ClientSketch:
-    """Return a sketch of the known clients and those of other registers."""
+    """Return a sketch of the known clients together with the clients in other registers."""
     both = np.maximum(read(known), registers)
     return ClientSketch(salt=known.salt, registers=_LETTERS[both].tobytes().decode())
 

@@ -1,4 +1,4 @@
-"""The next version of a line: the aggregate of a round's landed files, and the step that follows.
+"""The next version of a line: the aggregation of a round's landed files, and the step computed from it.
 
 Rounds and recomputation share these two functions, so a recomputed version has the same bits.
 """
@@ -39,15 +39,15 @@ def aggregate_pings(
 ) -> RoundAggregate:
     """Return the aggregate of the pings in a manifest.
 
-    If updates are clipped and no earlier round has left a bound, they are read twice.
+    Updates are read twice if they are clipped and the bound isn't known from an earlier round.
 
     Args:
         landing: the landing folder.
         study: the study.
-        parent: the version that the pings are of.
+        parent: the version of the pings.
         manifest: the landed files.
         engine: computes the partials.
-        recorded: the lineage of a version that is recomputed, whose format decides which figures are computed; None
+        recorded: the lineage of a version to be recomputed, whose format determines which figures are computed; None
             in a round.
     """
     line, key = study.line(parent.line), key_of_lots(parent.digest, manifest.inputs)
@@ -87,10 +87,10 @@ def _salt(known: ClientSketch | None, key: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Facts about the computation of a version that don't follow from the pings.
+    """Facts about the computation of a version that can't be derived from the pings.
 
     Attributes:
-        created: the time, ISO 8601 in UTC.
+        created: the version's creation time, ISO 8601 in UTC.
         code_version: the program's version.
         settings: the number of the settings' entry in the study's history.
     """
@@ -103,7 +103,7 @@ class Provenance:
 def next_version(
     study: Study, parent: Version, aggregate: RoundAggregate, manifest: Manifest, provenance: Provenance
 ) -> Version:
-    """Return the version that follows from a round's aggregate."""
+    """Return the next version, computed from a round's aggregate."""
     line = study.line(parent.line)
     key = key_of_lots(parent.digest, manifest.inputs)
     stepped, state = apply_step(line, np.array(parent.weights), state_of(line, parent), aggregate.total, key)

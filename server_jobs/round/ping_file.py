@@ -1,4 +1,4 @@
-"""Reading landed Parquet files: footers, the columns that decide about a ping, and batches of its updates."""
+"""Reads landed Parquet files: footers, the columns that decide whether a ping counts, and batches of updates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedping.protocol.update import longest_payload
 from fedping.server_jobs.round.plan import Rules
 
 MOST_PAYLOADS = 2**26
-"""Bytes of payloads that are decoded at a time, unless a batch has more because of the number of weights."""
+"""Maximum bytes of payloads that are decoded at a time, unless the number of weights makes a batch larger."""
 
 UNKNOWN = -1
 MISSING = -2
@@ -32,11 +32,12 @@ MISSING = -2
 class Rows(NamedTuple):
     """The columns of pings without their updates, each an array of length k.
 
-    Ids have shape (k, 2), as two words; ``counted`` is the column with the number of examples
-    (`fedping.protocol.ping`), 1 without such a column; ``loss`` is 0 if pings have none; ``arm`` is an index into the
-    rules' arms or UNKNOWN; ``codec`` is 0 for an update in the line's encoding, UNKNOWN for another encoding, or
-    MISSING; ``age`` is the number of versions by which the row's folder is older than the round's; ``done`` rows were
-    counted by an earlier round; ``outcome`` is the guarded outcome, shape (k, 1), or (k, 0) without any.
+    Ids are two words each, shape (k, 2). ``counted`` is the column with the number of examples
+    (`fedping.protocol.ping`), 1 without such a column. ``loss`` is 0 if pings have no loss. ``arm`` is an index into
+    the rules' arms, or UNKNOWN. ``codec`` is 0 for an update in the line's encoding, UNKNOWN for another encoding, or
+    MISSING. ``age`` is the number of versions by which the row's folder is older than the round's. ``done`` says
+    whether an earlier round counted the row. ``outcome`` is the guarded outcome, shape (k, 1), or (k, 0) without such
+    an outcome.
     """
 
     document: NDArray[np.uint64]
@@ -51,7 +52,7 @@ class Rows(NamedTuple):
     outcome: NDArray[np.float64]
 
     def at(self, where: NDArray[np.intp]) -> Rows:
-        """Return the rows at these positions."""
+        """Return the rows at some positions."""
         return Rows._make([column[where] for column in self])
 
     def copied(self, some: slice) -> Rows:
@@ -70,7 +71,7 @@ def _no_rows() -> Rows:
 
 
 def _screened(document: DocumentType) -> list[str]:
-    """Return the columns that decide about a ping."""
+    """Return the columns that decide whether a ping counts."""
     loss = ["loss"] if document.tells_loss else []
     ids = ["document_id", "client_id"]
     return [*ids, "model_version", "study_variation", UPDATE_ENCODING, *loss, *document.counted_by[:1]]
@@ -84,9 +85,10 @@ class PingFile:
         landed: the file with its footer.
         rows: the number of pings.
         groups: the number of row groups.
-        shards: the number of shards in the row groups (`fedping.protocol.landing`); 1 if any group may have any client.
+        shards: the number of shards by which row groups are laid out (`fedping.protocol.landing`); 1 if any group may
+            contain any client.
         age, done: as in :class:`fedping.server_jobs.round.plan.LateFile`.
-        instead: the columns that count where the first of ``counted_by`` is null, if it may be null.
+        instead: the columns used instead of the first of ``counted_by`` where it is null, if it may be null.
     """
 
     landed: LandedFile
@@ -103,7 +105,7 @@ class PingFile:
         return self.landed.path
 
     def groups_with(self, shards: Sequence[int], of: int) -> Sequence[int]:
-        """Return the row groups that may have clients of ``shards``, of ``of`` shards in all, ascending."""
+        """Return the row groups, ascending, that may contain clients of ``shards``, given ``of`` shards in total."""
         own = self.shards
         if own == 1:
             return range(self.groups)
@@ -114,13 +116,13 @@ class PingFile:
 
     @contextmanager
     def opened(self) -> Iterator[PingReader]:
-        """Open the file for reading; damage raises :class:`UnreadableFile`."""
+        """Open the file for reading. Damage raises :class:`UnreadableFile`."""
         options = {"read_dictionary": [UPDATE]} if self._update_dictionary() else {}
         with self.landed.opened(**options) as file:
             yield PingReader(file, self)
 
     def _update_dictionary(self) -> bool:
-        """Whether updates have a dictionary, which we never write: few bytes are then many updates."""
+        """Return whether updates have a dictionary, which fedping never writes: few bytes are then many updates."""
         if self.landed.entries is not None:
             return False
         return any(self.update_chunk(group).has_dictionary_page for group in range(self.groups))
@@ -159,7 +161,8 @@ class PingReader:
     def updates(self, group: int, batch_rows: int, m: int) -> Iterator[pa.BinaryArray]:
         """Yield a row group's update payloads, ``batch_rows`` at a time, which bounds the memory.
 
-        Payloads that are too long for any encoding of ``m`` weights are replaced by empty ones, which are invalid too.
+        Payloads that are too long for any encoding of ``m`` weights are replaced by empty payloads, which are invalid
+        too.
         """
         rows = self._of.landed.footer.row_group(group).num_rows
         chunk = self._of.update_chunk(group)
@@ -173,7 +176,7 @@ class PingReader:
 
 
 def _without_longer(payloads: pa.Array, most: int) -> pa.BinaryArray:
-    """Return payloads, or indices into a dictionary, with empty bytes in place of more than ``most`` bytes."""
+    """Return payloads, also from a dictionary, with those of more than ``most`` bytes replaced by empty bytes."""
     if pa.types.is_dictionary(payloads.type):
         values = _without_longer(payloads.dictionary, most)
         return pa.DictionaryArray.from_arrays(payloads.indices, values).dictionary_decode()
@@ -183,7 +186,7 @@ def _without_longer(payloads: pa.Array, most: int) -> pa.BinaryArray:
 
 
 def _regrouped(parts: Iterable[pa.BinaryArray], rows: int) -> Iterator[pa.BinaryArray]:
-    """Yield the same values, ``rows`` at a time, because the bits of a mean depend on its batches."""
+    """Yield the same values in batches of ``rows`` rows, because the bits of a mean depend on its batches."""
     pending: list[pa.BinaryArray] = []
     size = 0
     for part in parts:
@@ -202,9 +205,9 @@ def open_ping_file(path: str | Place, document: DocumentType, age: int = 0, done
     """Read the footer of a file of pings of one type.
 
     Raises:
-        UnreadableFile: the file isn't regular, is truncated, damaged or not Parquet, or its columns aren't those of
-            such pings.
-        FedpingError: the file is gone.
+        UnreadableFile: the file isn't regular, is truncated, damaged or not Parquet, or its columns don't match the
+            type of pings.
+        FedpingError: the file doesn't exist any more.
     """
     first, others = document.counted_by[:1], document.counted_by[1:]
     landed = open_pings(path, document, [*_screened(document), UPDATE, *others])
@@ -242,7 +245,7 @@ def _rows(batch: pa.RecordBatch, rules: Rules, file: PingFile) -> Rows:
 
 
 def _outcome(batch: pa.RecordBatch, outcome: NumericOutcome | None, file: PingFile) -> NDArray[np.float64]:
-    """Return an outcome moved into its bounds; a missing one becomes the value within them that is nearest to 0."""
+    """Return an outcome clipped to its bounds. A missing value becomes the allowed value nearest to 0."""
     if outcome is None:
         return np.zeros((len(batch), 0))
     low, high = outcome_range(outcome)
@@ -257,7 +260,7 @@ def _outcome(batch: pa.RecordBatch, outcome: NumericOutcome | None, file: PingFi
 
 
 def _indices(column: pa.DictionaryArray, known: Mapping[str, int]) -> NDArray[np.int16]:
-    """Return the number in ``known`` of each text; UNKNOWN if it isn't in there, MISSING if it is null."""
+    """Return each text's number in ``known``; UNKNOWN if the text isn't in ``known``, MISSING if it is null."""
     texts = column.dictionary.to_pylist()
     numbers = np.array([*(known.get(text, UNKNOWN) for text in texts), MISSING], dtype=np.int16)
     indices = column.indices.fill_null(len(texts)) if column.null_count else column.indices

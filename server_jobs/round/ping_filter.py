@@ -1,15 +1,16 @@
-"""The filter of a round's pings: which count, and how much. It works on one shard, which has all pings of its clients.
+"""The filter that decides which of a round's pings count, and with what weight.
 
-What a round keeps of a shard is bounded, because anyone can post any number of pings, of one client or of many. If
-there are more, it continues with a part that depends on the clients' ids and the order of rows alone, not on engine,
-partitioning or batches (:func:`thinned`). *Levels* say which part. Level 0 keeps all rows; then the first 1,024 of each
-client, the first 512, and so on down to one; then the clients of one half by lot, of a quarter, ... Each level keeps a
-part of what the one before keeps; the first level at which the rows fit is taken. An honest client has few pings, and
-loses none while others have many.
+It works on one shard, which has all pings of its clients. A round keeps a limited number of a shard's rows, because
+anyone can send any number of pings, as one client or as many. If there are more, it keeps a part that depends only on
+the clients' ids and the order of rows, not on engine, partitioning or batches (:func:`thinned`). *Levels* determine
+the part. Level 0 keeps all rows. The next levels keep the first 1,024 rows of each client, the first 512, and so on
+down to one row. Further levels keep half of the clients by lot, a quarter, and so on. Each level keeps a part of the
+rows of the level before; the first level at which the rows fit is used. An honest client has few pings, and loses
+none while other clients have many.
 
 Lots are drawn by a keyed hash of the client id, because an attacker chooses ids, and must not be able to choose lots.
 
-Neither the levels nor the lots may change: versions that left pings out are recomputed by them.
+Levels and lots must never change, because versions that left out pings are recomputed with them.
 """
 
 from __future__ import annotations
@@ -44,33 +45,33 @@ REASONS = (
     "not_first",
     "not_sampled",
 )
-"""The outcomes of a ping. New ones go at the end, because shards count by place."""
+"""The possible outcomes of a ping. New outcomes are appended, because shards count by position."""
 
 RARE = frozenset(REASONS[8:])
-"""Outcomes that are only reported if there was such a ping; older versions do not have them."""
+"""Outcomes that are only reported if they occurred; older versions don't have them."""
 
 USED, DUPLICATE, WRONG_VERSION, BAD_LOSS, OTHER_ARM, NO_EXAMPLE, NO_UPDATE, BAD_UPDATE, *_RARE = range(len(REASONS))
 OVER_CAPACITY, NOT_ENROLLED, BEYOND_LIMITS, NOT_FIRST, NOT_SAMPLED = _RARE
 
 UNTOLD = (DUPLICATE, WRONG_VERSION, BAD_LOSS, NOT_ENROLLED, BEYOND_LIMITS)
-"""Outcomes of pings that do not count in the figures of their arm."""
+"""Outcomes of pings that are left out of their arm's figures."""
 
 _ID = np.dtype("V16")
-"""A document id as one value."""
+"""NumPy type of a document id as one value."""
 
 DONE = -1
-"""The outcome of a ping that an earlier round has counted."""
+"""Outcome of a ping that was counted in an earlier round."""
 
 
 class Clients(NamedTuple):
-    """The clients of k rows: the client of each row, numbers from 0, shape (k,), and a row of each client."""
+    """The clients of k rows: each row's client as a number from 0, shape (k,), and one row of each client."""
 
     of: NDArray[np.int64]
     row: NDArray[np.intp]
 
 
 def clients_of(ids: NDArray[np.uint64]) -> Clients:
-    """Return the clients of rows with these ids, shape (k, 2)."""
+    """Return the clients of rows, given the rows' client ids, shape (k, 2)."""
     order, starts = client_groups(ids)
     of = np.empty(len(ids), np.int64)
     of[order] = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(order)))
@@ -83,18 +84,18 @@ def reasons(rows: Rows, clients: Clients, rules: Rules) -> NDArray[np.int8]:
     A ping has the first outcome that applies, in this order:
 
     - ``duplicate``: an earlier row has the same document id.
-    - ``wrong_version``: the row names another version than its folder.
-    - ``not_enrolled``: the client's id does not belong to the arm, or to the side of the stage.
-    - ``bad_loss``: not a finite number.
-    - ``beyond_limits``: a loss or a rank outside the study's limits.
-    - ``other_arm``: the arm does not train this line.
+    - ``wrong_version``: the version in the row differs from that of its folder.
+    - ``not_enrolled``: the client's id doesn't belong to the arm, or to the side of the stage.
+    - ``bad_loss``: the loss isn't a finite number.
+    - ``beyond_limits``: a loss or a rank is outside the study's limits.
+    - ``other_arm``: the arm doesn't train this line.
     - ``no_example``: the interaction ended without a choice, or the client had no data; its zeros would dilute the mean
       and the loss.
-    - ``no_update``: none was sent.
-    - ``bad_update``: another encoding than the line's; payloads are checked when they are read.
-    - ``not_sampled``: the client does not participate in the version.
+    - ``no_update``: the ping has no update.
+    - ``bad_update``: the update's encoding isn't the line's; payloads are checked when they are read.
+    - ``not_sampled``: the client doesn't participate in the version.
 
-    ``over_capacity`` is decided later, for rows that do not fit (:func:`thinned`). Private lines have their own rules.
+    ``over_capacity`` is assigned later, to rows that don't fit (:func:`thinned`). Private lines have other rules.
     """
     if rules.line.privacy is not None:
         return _private_reasons(rows, clients, rules)
@@ -127,10 +128,11 @@ def reasons(rows: Rows, clients: Clients, rules: Rules) -> NDArray[np.int8]:
 def _private_reasons(rows: Rows, clients: Clients, rules: Rules) -> NDArray[np.int8]:
     """Return the outcome of each ping of a private line, as :func:`reasons` does.
 
-    A client's pings affect its own outcome alone; otherwise adding a client would change more than the guarantee
-    covers. So the ping with the least document id counts, usable or not, independent of the files and their order. The
-    others are ``not_first``, and no ping is a duplicate of another client's. ``not_sampled``: the client is not in the
-    sample, or not among the documents of the rules. Arms that do not submit still report their figures.
+    A client's pings must affect only its own outcomes; otherwise an additional client would change more than the
+    guarantee covers. So only each client's ping with the smallest document id counts, even if it is unusable,
+    independent of the files and their order. Its other pings are ``not_first``. A ping never counts as a duplicate of
+    another client's ping. ``not_sampled`` means that the client isn't in the sample, or the document isn't listed in
+    the rules. Arms that don't submit updates still report their figures.
     """
     outcomes = np.full(len(rows.client), USED, dtype=np.int8)
     outcomes[rows.codec == UNKNOWN] = BAD_UPDATE
@@ -152,7 +154,7 @@ def _private_reasons(rows: Rows, clients: Clients, rules: Rules) -> NDArray[np.i
 
 
 def _not_first(documents: NDArray[np.uint64], clients: Clients) -> NDArray[np.bool_]:
-    """Return a mask of all rows but the one with each client's least document id; of equal ids the first row."""
+    """Return a mask of all rows except each client's first row with its smallest document id."""
     later = np.zeros(len(documents), np.bool_)
     some = np.flatnonzero(np.bincount(clients.of)[clients.of] > 1) if len(documents) else np.zeros(0, np.intp)
     high, low = documents[some].byteswap().T  # ids are bytes, the first of which weighs most
@@ -162,7 +164,7 @@ def _not_first(documents: NDArray[np.uint64], clients: Clients) -> NDArray[np.bo
 
 
 def _strangers(rows: Rows, clients: Clients, arms: tuple[str, ...], assignment: Assignment) -> NDArray[np.bool_]:
-    """Return which rows name an arm of the line that their client's id does not belong to; one hash a client."""
+    """Return a mask of rows whose arm differs from the arm assigned to their client; one hash per client."""
     named = np.array([*(assignment.arms.index(arm) for arm in arms), -1], np.int16)
     strange: NDArray[np.bool_] = named[rows.arm] != assignment.places(_ids(rows, clients))[clients.of]
     return strange & (rows.arm >= 0) & ~rows.done
@@ -182,9 +184,9 @@ def _ids(rows: Rows, clients: Clients) -> NDArray[np.uint8]:
 def vote_weights(
     rows: Rows, clients: Clients, outcomes: NDArray[np.int8], rules: Rules
 ) -> tuple[Vector, NDArray[np.int64], NDArray[np.int64]]:
-    """Return each ping's weight, the number of its client's used pings, and the number for each client.
+    """Return each ping's weight, its client's number of used pings, and this number for each client.
 
-    The first two have shape (k,), and are 0 where the ping is not used.
+    The first two have shape (k,), and are 0 for unused pings.
     """
     used = np.flatnonzero(outcomes == USED)
     pings, counts = pings_a_client(clients, used)
@@ -197,7 +199,7 @@ def vote_weights(
 
 
 def examples_of(counted: NDArray[np.int32], rules: Rules) -> NDArray[np.integer]:
-    """Return the examples that pings count for, shape (k,): their claim, up to the study's limit."""
+    """Return the numbers of examples for which pings count, shape (k,): their claims, up to the study's limit."""
     examples: NDArray[np.integer] = rules.document.examples(counted)
     return (
         examples
@@ -207,13 +209,13 @@ def examples_of(counted: NDArray[np.int32], rules: Rules) -> NDArray[np.integer]
 
 
 def most_examples(rules: Rules) -> int | None:
-    """Return the largest vote of a ping where votes are examples; None without a limit."""
+    """Return the maximum vote of a ping if votes are examples; None without a limit."""
     votes = rules.line.pipeline.weighting == "examples" and rules.limits is not None
     return rules.limits.examples if votes and rules.limits is not None else None
 
 
 def capped_clients(rows: Rows, clients: Clients, outcomes: NDArray[np.int8], rules: Rules) -> int:
-    """Return the number of clients with a used ping that claims more examples than it counts for."""
+    """Return the number of clients with a used ping whose claimed examples exceed the limit."""
     most = most_examples(rules)
     if most is None:
         return 0
@@ -222,7 +224,7 @@ def capped_clients(rows: Rows, clients: Clients, outcomes: NDArray[np.int8], rul
 
 
 def pings_a_client(clients: Clients, some: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return for each of some rows the number of rows of its client, and the number for each client."""
+    """Return, for each of ``some`` rows, its client's number of these rows, and this number for each client."""
     of = clients.of[some]
     counts = np.bincount(of, minlength=len(clients.row))
     return counts[of], counts
@@ -233,9 +235,9 @@ def votes_of(
 ) -> Vector:
     """Return the weight of each used ping, shape (k,).
 
-    With one vote a ping the weight is 1; with one vote a client it is 1 / n, where n counts the client's used pings;
-    with one vote an example it is the ping's number of examples. A client has ``most_votes`` in all at most. A vote of
-    an older version weighs less by its age if staleness is set to weight votes.
+    If pings vote, the weight is 1; if clients vote, it is 1 / n, where n is the client's number of used pings; if
+    examples vote, it is the ping's number of examples. A client has at most ``most_votes`` votes in total. If
+    staleness applies to votes, a vote of an older version is reduced by its age.
 
     Args:
         pipeline: the line's pipeline.
@@ -280,10 +282,10 @@ def age_weights(staleness: Staleness) -> Vector:
 
 
 def _repeated(ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return which rows have an id that an earlier row has.
+    """Return a mask of rows whose id occurs in an earlier row.
 
-    Nearly all ids occur once, and sorting numbers is faster than an argsort. So the words that occur twice are found
-    first, and only rows that may have one of them, by some of its bits, are grouped.
+    Nearly all ids occur once, and sorting numbers is faster than an argsort. So repeated words are found first, and
+    only rows that may contain a repeated word, according to some of its bits, are grouped.
     """
     key = ids[:, 0] ^ ids[:, 1]
     ordered = np.sort(key)
@@ -302,10 +304,10 @@ def _repeated(ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
 
 
 def client_groups(ids: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Group equal ids of shape (k, 2): return an order that puts them side by side, and where each group starts.
+    """Group equal ids of shape (k, 2): return an order in which equal ids are adjacent, and the start of each group.
 
-    Ids are sorted by one of their words, or by both if two different ids share that word, which is rare. The groups are
-    exact either way.
+    Ids are sorted by one of their words, or by both in the rare case that two different ids share that word. The
+    groups are exact in both cases.
     """
     key = ids[:, 0] ^ ids[:, 1]
     order = np.argsort(key)
@@ -326,25 +328,25 @@ def _as_before(values: NDArray[np.uint64]) -> NDArray[np.bool_]:
 
 
 FIRST = 1024
-"""Rows of a client that are kept at level 1."""
+"""Maximum rows per client at level 1."""
 
 ONE = FIRST.bit_length()
-"""Level with one row per client; higher levels keep only some clients."""
+"""Level with one row per client. Higher levels keep only some clients."""
 
 LAST = ONE + 64 + 1
-"""The level after all bits of a lot: the smallest lots are kept, as many as fit."""
+"""The last level, after all bits of a lot: it keeps as many of the smallest lots as fit."""
 
 _AT_ONCE = 2**16
-"""Ids that are Python objects at a time."""
+"""Maximum number of ids that are Python objects at the same time."""
 
 
 def key_of_lots(parent_digest: str, inputs: Iterable[InputFile]) -> bytes:
     """Return the key of a round's random choices, 32 bytes that clients can't know before their pings have landed.
 
-    A recomputation gets the same key, because all of it is in the lineage. The digest of the parent version stands for
-    its weights, state and lineage, which clients do not get. That digest is not enough: version 0's follows from the
-    study and the time. Files get random names when they land, and their digests stand for the pings of all other
-    clients.
+    A recomputation results in the same key, because all its inputs are in the lineage. The parent version's digest
+    depends on its weights, state and lineage, which clients don't know. That digest isn't enough, because the digest
+    of version 0 depends only on the study and the time. Files get random names when they land, and their digests
+    depend on the pings of all other clients.
 
     Args:
         parent_digest: digest of the version from which the round starts.
@@ -358,9 +360,10 @@ def thinned(clients: NDArray[np.uint64], most: int, key: bytes, level: int = 0) 
     """Return the first level, from ``level`` on, that keeps at most ``most`` rows, and their mask, shape (k,).
 
     Args:
-        clients: the client of each row, shape (k, 2), in order; may be rows that a lower level kept, and later ones.
-        most: at least 1.
-        key: decides the lots (:func:`key_of_lots`).
+        clients: the client id of each row, shape (k, 2), in order; these may be rows kept by a lower level, followed by
+            new rows.
+        most: maximum number of rows, at least 1.
+        key: determines the lots (:func:`key_of_lots`).
         level: the first level to try.
     """
     ranks = _ranks(clients)
@@ -385,7 +388,7 @@ def _mask(where: NDArray[np.intp], k: int) -> NDArray[np.bool_]:
 
 
 def _ranks(clients: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return for each row the number of earlier rows of the same client."""
+    """Return, for each row, the number of earlier rows of the same client."""
     order, starts = client_groups(clients)
     counts = np.diff(starts, append=len(order))
     number = np.empty(len(order), np.int64)
@@ -397,7 +400,7 @@ def _ranks(clients: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 def _lots(clients: NDArray[np.uint64], key: bytes) -> NDArray[np.uint64]:
-    """Return a number for each client, which does not follow from its id without the key."""
+    """Return a number for each client that can't be computed from its id without the key."""
     ids = np.ascontiguousarray(clients, "<u8").view("V16").ravel()
     lots = np.empty(len(ids), np.uint64)
     for low in range(0, len(ids), _AT_ONCE):

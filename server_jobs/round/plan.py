@@ -1,4 +1,4 @@
-"""The work of a round as plain values that travel to every task: the files, and the rules for their pings."""
+"""The work of a round as plain values, which are sent to every task: the files, and the rules for their pings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedping.protocol.upload import Receiving, receiving
 from fedping.server_jobs.privacy.keys import Coins
 
 ROWS_PER_TASK = 4_000_000
-"""Rows of a task. It keeps about 100 bytes of each, without the update: 400 MB in all.
+"""Maximum rows of a task. It keeps about 100 bytes per row, without the update: 400 MB in total.
 
 This holds if clients are spread evenly; `fedping.server_jobs.round.shard` bounds a task if they are not.
 """
@@ -26,9 +26,9 @@ This holds if clients are spread evenly; `fedping.server_jobs.round.shard` bound
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSide:
-    """One side of a version's stage: the clients that get it first if ``inside``, else the others.
+    """One side of a version's stage: the clients that get the version first if ``inside``, else the others.
 
-    ``share`` and ``iteration`` are those of `fedping.protocol.enrolment.staged_for`.
+    ``share`` and ``iteration`` are arguments of `fedping.protocol.enrolment.staged_for`.
     """
 
     study: str
@@ -38,7 +38,7 @@ class StageSide:
     inside: bool
 
     def of(self, ids: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Return which clients are on this side, shape (k,); ids are bytes, shape (k, 16)."""
+        """Return a mask, shape (k,), of the clients on this side; ids are bytes, shape (k, 16)."""
         texts = (text.decode() for text in uuid_texts(ids))
         staged = [staged_for(self.study, self.line, self.iteration, self.share, text) for text in texts]
         mask: NDArray[np.bool_] = np.array(staged, np.bool_) == self.inside
@@ -54,7 +54,7 @@ class Participation:
     share: float
 
     def of(self, ids: NDArray[np.uint8], versions: NDArray[np.integer]) -> NDArray[np.bool_]:
-        """Return which of k clients participate in the version that each has sent; ids are bytes, shape (k, 16)."""
+        """Return a mask of clients that participate in their version in ``versions``; ids are bytes, shape (k, 16)."""
         pairs = zip(uuid_texts(ids), versions.tolist(), strict=True)
         selected = [is_selected(self.study, self.line, version, self.share, text.decode()) for text, version in pairs]
         return np.array(selected, np.bool_)
@@ -62,29 +62,29 @@ class Participation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """How the pings of one version count.
+    """The rules that decide which pings of one version count.
 
     Attributes:
-        line: the line that they train.
-        iteration: the version that they were made with.
+        line: the line that the pings train.
+        iteration: the version of the pings.
         arms: the arms that follow the line.
         submits: for each arm, whether its updates train the line.
-        pings: their type.
-        bounded: whether pings are left out where they are too many.
-        key: the round's secret, which decides whose pings are left out
+        pings: the type of the pings.
+        bounded: whether pings are left out if there are too many.
+        key: the round's secret, which determines whose pings are left out
             (`fedping.server_jobs.round.ping_filter.thinned`).
-        bound: the norm at which updates are clipped, if an earlier round has left it.
-        measures: whether this pass only measures updates, to find the bound.
+        bound: the norm at which updates are clipped, if known from an earlier round.
+        measures: whether this pass only measures updates, to determine the bound.
         sees: whether the influence of clients on the model is computed.
-        salt: 16 bytes by which clients are recognised in later rounds; empty if they are not.
-        dealt: the assignment of clients to arms; None if pings are believed.
-        limits: the study's; None without any.
+        salt: 16 bytes by which clients are recognised in later rounds; empty if they aren't recognised.
+        dealt: the assignment of clients to arms; None if the arm in a ping is trusted.
+        limits: limits of the study; None without limits.
         side: the side of a stage whose clients count; None if all clients of the line count.
-        coins: the sample of a private line's clients; None if all of them count.
+        coins: the sample of a private line's clients; None if all clients count.
         among: for a private line, the document ids of the pings that may count, 16 bytes each; None if all may.
         shards: the number of shards of the clients, a power of two.
-        turns: the clients whose updates count, where only some participate in a version.
-        guarded: the outcome that the line's guardrail checks; None for none.
+        turns: the clients whose updates count, if only some participate in a version.
+        guarded: the outcome that the line's guardrail checks; None without such an outcome.
     """
 
     line: Line
@@ -124,7 +124,7 @@ class Rules:
 
 
 def rules_for(study: Study, line: str, iteration: int, *, key: bytes) -> Rules:
-    """Return the rules of one version of a line by its settings; ``key`` as in :class:`Rules`."""
+    """Return the rules for one version of a line, from its settings. ``key`` is explained in :class:`Rules`."""
     following = [arm for arm in study.arms if arm.line == line]
     return Rules(
         line=study.line(line),
@@ -148,9 +148,9 @@ def _turns(study: Study, line: str) -> Participation | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateFile:
-    """A landed file of a version that is ``age`` versions older than the round's own.
+    """A landed file of a version that is ``age`` versions older than the round's version.
 
-    If it is ``done``, an earlier round has used it; it is read only to find its pings again in later files.
+    If the file is ``done``, an earlier round used it; it is read only to recognise its pings in later files.
     """
 
     path: str
@@ -165,9 +165,10 @@ class Work:
     Attributes:
         paths: the landed files of the version, in the order of their names.
         rows: the number of pings in all files.
-        rules: how the pings count.
+        rules: the rules for the pings.
         late: files of older versions whose pings count too, in the order in which they are read.
-        digests: digests of the listed files, by path; a file that has replaced a listed one is not read.
+        digests: digests of the listed files, by path. A file with another digest, which replaced a listed file, isn't
+            read.
     """
 
     paths: tuple[str, ...]
@@ -178,9 +179,9 @@ class Work:
 
 
 def tasks_for(work: Work, workers: int) -> list[tuple[int, ...]]:
-    """Return the shards of each task: one task a worker, more if a task would be too large, at most one a shard.
+    """Return the shards of each task: one task per worker, more if tasks would be too large, at most one per shard.
 
-    Every task reads the files that are not laid out in shards, so there are no more tasks than needed.
+    Every task reads all files that aren't laid out in shards, so the number of tasks is as small as possible.
     """
     shards, wanted = work.rules.shards, max(workers, -(-work.rows // ROWS_PER_TASK))
     return [tuple(part.tolist()) for part in np.array_split(np.arange(shards), min(wanted, shards))]

@@ -1,7 +1,7 @@
 """The stages of a private line's round (`fedping.server_jobs.round.run`).
 
-A private round always publishes with noise, whatever has landed, and is charged. If publishing depended on the pings,
-it would leak information about them.
+A private round always publishes a version with noise, independent of the landed pings, and is charged to the budget.
+If publication depended on the pings, it would leak information about them.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class PrivateState(RoundState):
     """The state of a private round.
 
     Attributes:
-        before: the budget that the line's earlier rounds have spent.
+        before: the budget spent by the line's earlier rounds.
         counted: epsilon after this round, and the accountant's name (`epsilon_after`).
         request, answer: for a two-server line, the request to the helper, and its answer.
-        sums: the exact sums by arm; dropped once they have noise, and shown in no representation.
+        sums: the exact sums by arm. They are dropped as soon as noise is added, and left out of ``repr``.
         answered: for a two-server line, the lineage's entry about the helper's answer.
-        event: the round's release.
+        event: the release of the round.
     """
 
     before: Spent = NOTHING_SPENT
@@ -67,7 +67,7 @@ class PrivateState(RoundState):
 
 
 def read_budget(context: RoundContext, state: PrivateState) -> PrivateState:
-    """Stage: read what the line has spent, and check the caller's noise and key.
+    """Stage: read the line's spent budget, and check the caller's noise and key.
 
     Raises:
         FedpingError: the line has no derived noise, the key is missing or wrong, or the caller passes noise for a study
@@ -85,7 +85,7 @@ def read_budget(context: RoundContext, state: PrivateState) -> PrivateState:
 
 
 def delete_earlier_pings(context: RoundContext, state: PrivateState) -> PrivateState:
-    """Stage: delete the pings that an earlier round was killed before it could delete."""
+    """Stage: delete pings that an earlier round left because it was killed."""
     head = context.head
     newest_used = head.iteration if head.lineage.stopped else head.iteration - 1
     _delete(context, upto=None if _is_exhausted(context, state) else newest_used)
@@ -97,7 +97,7 @@ def check_guarantee(context: RoundContext, state: PrivateState) -> PrivateState:
 
     Raises:
         FedpingError: the settings differ from those at the line's start, the noise is too small, or rounds of another
-            copy of the store have released more; no ping was read.
+            copy of the store have released more. No ping was read.
     """
     if not _is_exhausted(context, state):
         _check_settings(context)
@@ -115,9 +115,9 @@ def end_if_exhausted(context: RoundContext, state: PrivateState) -> PrivateState
 
 
 def unless_overtaken(*stages: Stage[PrivateState]) -> Stage[PrivateState]:
-    """Return stages as one, which ends the round as ``lost`` if they fail because another round has published first.
+    """Combine stages into one that returns ``lost`` if they fail because another round has published first.
 
-    That other round has also deleted the pings.
+    The other round has also deleted the pings, which is why stages may fail.
     """
 
     def run(context: RoundContext, state: PrivateState) -> PrivateState | RoundResult:
@@ -156,7 +156,7 @@ def sum_vectors(context: RoundContext, state: PrivateState) -> PrivateState | Ro
 
 
 def add_noise(context: RoundContext, state: PrivateState) -> PrivateState:
-    """Stage: add the noise, which is drawn only here, and drop the exact sums."""
+    """Stage: draw and add the noise, and drop the exact sums."""
     assert state.sums is not None
     noisy = released(context.study, context.line, state.sums, context.options.noise or SystemNoise())
     releases = state.before.releases + 1
@@ -168,8 +168,8 @@ def add_noise(context: RoundContext, state: PrivateState) -> PrivateState:
 def compute_release(context: RoundContext, state: PrivateState) -> PrivateState | RoundResult:
     """Stage: compute the next version from the noisy sums.
 
-    If only clients add noise, a step without enough of them is not published, except after a helper's answer, because
-    the helper gives only one answer for a version.
+    If only clients add noise, a step with too few clients isn't published. After a helper's answer it is published
+    anyway, because the helper gives only one answer per version.
     """
     assert state.event is not None
     event, study, line = state.event, context.study, context.line
@@ -194,7 +194,7 @@ def compute_release(context: RoundContext, state: PrivateState) -> PrivateState 
 
 
 def publish_release(context: RoundContext, state: PrivateState) -> PrivateState | RoundResult:
-    """Stage: publish the version. If another round was first, its noise counts, and this round's stays secret."""
+    """Stage: publish the version. If another round was first, its noise counts, and this round's noise stays secret."""
     assert state.version is not None
     try:
         context.store.publish(state.version)
@@ -209,14 +209,14 @@ def publish_release(context: RoundContext, state: PrivateState) -> PrivateState 
 
 
 def delete_used_pings(context: RoundContext, state: PrivateState) -> PrivateState:
-    """Stage: delete the pings of the round's version and of all earlier ones."""
+    """Stage: delete the pings of the round's version and of all earlier versions."""
     _delete(context, upto=context.head.iteration)
     context.options.on_step("deleted")
     return state
 
 
 def delete_pings(landing: Place | Landing, study: str, line: str, upto: int | None) -> None:
-    """Delete a line's landed pings of all versions up to ``upto``; of all versions if it is None."""
+    """Delete a line's landed pings of all versions up to ``upto``, or of all versions if ``upto`` is None."""
     landing = open_landing(landing)
     for number, files in landing.files_by_iteration(study, line).items():
         if upto is None or number <= upto:
@@ -257,9 +257,9 @@ def _spent(context: RoundContext, releases: int, epsilon: float | None) -> Priva
 
 
 def _check_settings(context: RoundContext) -> None:
-    """Raise :class:`FedpingError` if a line's settings are not those of its versions.
+    """Raise :class:`FedpingError` if a line's settings differ from those of its versions.
 
-    The guarantee was derived for one noise, one sampling share and one bound in all rounds.
+    The guarantee was derived for the same noise, sampling share and bound in all rounds.
     """
     if context.head.lineage.config_digest != digest_of(context.line):
         raise FedpingError(
@@ -270,9 +270,9 @@ def _check_settings(context: RoundContext) -> None:
 
 
 def _check_noise(context: RoundContext, before: int) -> None:
-    """Raise :class:`FedpingError` if a line's noise breaks its guarantee, as 'fedping study create' would have.
+    """Raise :class:`FedpingError`, like 'fedping study create', if a line's noise is too small for its guarantee.
 
-    The first round checks all rounds to come. A later one checks itself, which it has to compute anyway.
+    The first round checks all future rounds. A later round checks only itself, because it computes its ε anyway.
     """
     privacy = _privacy(context)
     central = privacy.central
@@ -290,9 +290,9 @@ def _check_noise(context: RoundContext, before: int) -> None:
 
 
 def _check_copy(context: RoundContext) -> None:
-    """Raise :class:`FedpingError` if rounds of another copy of the store have released more about the same clients.
+    """Raise :class:`FedpingError` if rounds of another copy of the store have released more about these clients.
 
-    Their budget would be charged in only one of the two stores.
+    Otherwise, each of the two stores would lack the budget charged in the other.
     """
     study, line, head = context.study.name, context.line.name, context.head
     newest = context.landing.read_published(str(context.landing), study, line)
@@ -312,8 +312,8 @@ def private_rules(study: Study, line: Line, iteration: int, digest: str, key: by
         study: the study.
         line: the private line.
         iteration: the version.
-        digest: the version's, in hexadecimal.
-        key: the privacy key, which samples the clients; None to count all of them.
+        digest: the version's digest, in hexadecimal.
+        key: the privacy key, which samples the clients; None to count all clients.
     """
     assert line.privacy is not None
     central, coins = line.privacy.central, None
@@ -323,7 +323,7 @@ def private_rules(study: Study, line: Line, iteration: int, digest: str, key: by
 
 
 def exact_sums(landing: Place | Landing, manifest: Manifest, rules: Rules, engine: Engine) -> Sums:
-    """Return the exact sums of a version's vectors by arm; they must never be written or shown."""
+    """Return the exact sums of a version's vectors by arm. They must never be stored or shown."""
     partials = engine.partials(work_on(open_landing(landing), manifest.inputs, rules))
     total: Sums = combined(partials, rules).total
     assert all(each.dtype == np.int64 for each in total.values())
@@ -333,12 +333,12 @@ def exact_sums(landing: Place | Landing, manifest: Manifest, rules: Rules, engin
 def noise_has_its_size(
     landing: Landing, study: Study, line: Line, version: Version, engine: Engine, key: bytes | None
 ) -> bool | None:
-    """Return whether a version's noise has the declared size, by the pings that had landed before its round.
+    """Return whether a version's noise has the declared size, according to the pings of its round.
 
-    None if there is no noise, if a required key is missing, or if the pings were deleted, as they should be.
+    The result is None if there is no noise, if a required key is missing, or if the pings were deleted, as intended.
 
     Raises:
-        InvalidSettings: the key is not the round's.
+        InvalidSettings: the key isn't the round's key.
     """
     event = version.lineage.privacy
     assert line.privacy is not None

@@ -1,7 +1,7 @@
-"""The release of a private round: its sums with noise, drawn once, and the version that follows from them.
+"""The release of a private round: sums with noise, which is drawn once, and the version computed from them.
 
-Exact sums end at :func:`released`. All that follows is computed from its result, which may be public: the step, the
-figures of the arms, and whether there were enough clients.
+Exact sums are used only in :func:`released`. Everything else is computed from its result, which may be public: the
+step, the figures of the arms, and the check for enough clients.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from fedping.server_jobs.round.step import apply_step, state_of
 
 
 def total_sigma_of(line: Line) -> float:
-    """Return the standard deviation of all noise on a line's release; 0 if its clients alone add noise.
+    """Return the standard deviation of the total noise on a line's release; 0 if only its clients add noise.
 
-    On a two-server line the helper adds noise of the same size as the round's own.
+    On a two-server line, the helper adds noise of the same size as the round.
 
     Raises:
-        FedpingError: it was never derived.
+        FedpingError: the noise was never derived.
     """
     privacy, _ = _of(line)
     return sigma_of(line) * (1.0 if privacy.shared is None else sqrt(2))
 
 
 def sigma_of(line: Line) -> float:
-    """Return the standard deviation of the noise that a round adds to a line's sums; 0 if its clients alone add noise.
+    """Return the standard deviation of the noise that a round adds to a line's sums; 0 if only clients add noise.
 
     Raises:
-        FedpingError: it was never derived.
+        FedpingError: the noise was never derived.
     """
     privacy, frame = _of(line)
     if privacy.central is None:
@@ -58,9 +58,9 @@ def sigma_of(line: Line) -> float:
 
 
 def released(study: Study, line: Line, sums: Sums, noise: Noise) -> dict[str, tuple[int, ...]]:
-    """Return a line's sums by arm with noise. The operator's noise is drawn here alone.
+    """Return a line's sums by arm with noise. This is the only function that draws the operator's noise.
 
-    Arms that do not submit, and weights that no client can move, are released as 0.
+    Arms that don't submit updates, and weights that clients can't move, are released as 0.
     """
     _, frame = _of(line)
     arms, sigma = _following(study, line), sigma_of(line)
@@ -113,9 +113,9 @@ def event_of(
 
 
 def replay_event(line: Line, event: PrivacyEvent, releases: int) -> PrivacyEvent:
-    """Return the lineage's record of a release, recomputed.
+    """Return the lineage's record of a release in a recomputation.
 
-    The noise and the key are copied, and so is ε, whose last digits depend on the accountant's version.
+    The noise, the key and ε are copied, because the last digits of ε depend on the accountant's version.
     """
     counted = (event.epsilon, event.accountant)
     again = event_of(line, event.released, releases, None, counted, event.shared)
@@ -127,8 +127,8 @@ def next_private(
 ) -> Version:
     """Return the next version, computed only from a release.
 
-    If the noisy count shows too few clients, or the step fails or leads to weights that no client could read, the
-    version has the weights and the state of the one before.
+    If the noisy count is too small, or the step fails or leads to weights that clients couldn't read, the version has
+    the weights and the state of the parent.
     """
     by_arm = released_means(study, line, event)
     submitting = [arm.name for arm in _following(study, line) if arm.submits]
@@ -161,7 +161,7 @@ def next_private(
 
 
 def released_means(study: Study, line: Line, event: PrivacyEvent) -> dict[str, ReleasedMeans]:
-    """Return each arm's noisy metrics in a release; clients that add noise report no loss."""
+    """Return each arm's noisy metrics in a release. Clients that add noise don't report a loss."""
     privacy, frame = _of(line)
     means = {}
     for arm in _following(study, line):
@@ -176,14 +176,15 @@ def noise_in_clients(event: PrivacyEvent, line: Line) -> float:
 
 
 def total_of(study: Study, line: Line, made: Mapping[str, Sequence[int]], sigma: float, clients: float) -> Released:
-    """Return the public input of a step.
+    """Return the input of a step, which may be public.
 
     Args:
-        study: the line's.
-        line: a private one.
-        made: by arm, its released sum, shape (m + 3,).
-        sigma: the standard deviation of the noise on each.
-        clients: the number of clients that submitted, used only if it is no secret; else a constant takes its place.
+        study: the line's study.
+        line: the private line.
+        made: released sums by arm, shape (m + 3,).
+        sigma: the standard deviation of the noise on each number.
+        clients: the number of clients that submitted updates. It is used only if it isn't secret; otherwise, a constant
+            is used.
     """
     assert line.privacy is not None
     central = line.privacy.central
@@ -195,11 +196,11 @@ def total_of(study: Study, line: Line, made: Mapping[str, Sequence[int]], sigma:
 
 
 class PrivateArrayRound:
-    """A round in memory of the only arm of a private line, which sums, releases and steps as a round over files does.
+    """A round in memory of a private line's only arm, with the same sums, release and step as a round over files.
 
     Args:
-        study: the line's.
-        line: a private one, whose noise is known.
+        study: the line's study.
+        line: a private line whose noise is derived.
     """
 
     def __init__(self, study: Study, line: Line) -> None:
@@ -213,7 +214,7 @@ class PrivateArrayRound:
         self._sums = self._accumulator.add(self._sums, vectors, np.ones(k), np.zeros(k, np.int16))
 
     def stepped(self, weights: Vector, state: States, key: bytes, noise: Noise) -> tuple[Vector, States] | None:
-        """Return the weights and the state after a release, with noise drawn now; None with too few clients."""
+        """Draw noise and return the weights and the state after the release; None with too few clients."""
         privacy, frame = _of(self._line)
         noisy = released(self._study, self._line, self._sums, noise)
         [arm] = _following(self._study, self._line)
@@ -227,9 +228,9 @@ class PrivateArrayRound:
 def _moved(
     study: Study, line: Line, parent: Version, event: PrivacyEvent, clients: float
 ) -> tuple[tuple[float, ...], object] | None:
-    """Return the weights and the state after a step; None if it leads to no weights that a client could read.
+    """Return the weights and the state after a step; None if it fails or clients couldn't read the weights.
 
-    A link that fails on a release does not fail the round. Otherwise the round would be repeated, uncharged, with other
+    The round doesn't fail if a link fails on a release. Otherwise the round would be repeated, uncharged, with other
     noise on the same sums, and each failure would leak information about them.
     """
     total = total_of(study, line, event.released, event.sigma, clients)
@@ -247,11 +248,11 @@ def _moved(
 
 
 def check_release(line: Line, parent: Version) -> None:
-    """Raise what keeps a line from any step, by taking a step of zeros, before anything is read.
+    """Try a step with an update of zeros before any ping is read; raise the errors that prevent any step.
 
     Raises:
-        BrokenLink: a link fails, or returns what cannot be used.
-        FedpingError: an extension is not installed, or the state is that of other links.
+        BrokenLink: a link fails, or returns an unusable result.
+        FedpingError: an extension isn't installed, or the state belongs to other links.
     """
     _stepped(line, parent, Released(np.zeros(line.spec.m, np.int64), total_sigma_of(line), 1.0))
 
@@ -271,7 +272,7 @@ def _following(study: Study, line: Line) -> list[Arm]:
 
 
 def released_places(frame: Frame, arm: Arm) -> NDArray[np.bool_]:
-    """Return which numbers of an arm's sum are released, shape (m + 3,)."""
+    """Return a mask, shape (m + 3,), of the numbers of an arm's sum that are released."""
     weights = (frame.group >= 0) & arm.submits
     return np.concatenate([weights, np.ones(len(METRICS), np.bool_)])
 

@@ -1,7 +1,7 @@
-"""Accumulators of private lines: exact sums of vectors by arm; for two-server lines, the shares.
+"""Accumulators of private lines: exact sums of vectors by arm, and shares for two-server lines.
 
-Vectors and shares are whole numbers, whose sum is the same in any order; the helper's shares are put in the order of
-the document ids. So every engine and partitioning gives the same bytes. A step is made of released sums alone.
+Vectors and shares are whole numbers, whose sum is the same in any order; the helper's shares are sorted by document
+id. So every engine and partitioning gives the same bytes. Steps are computed only from released sums.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from fedping.server_jobs.optimize.transformation import Arrays, Vector
 from fedping.server_jobs.round.accumulator import Accumulator, Finished, Updates, no_moments
 
 Sums: TypeAlias = Mapping[int, NDArray[np.int64]]
-"""The sum of the clients' vectors, shape (m + 3,), by the arm's number among those that follow the line.
+"""Sums of the clients' vectors, shape (m + 3,), by the arm's number among the arms that follow the line.
 
-Exact, so never written or shown. An arm without a client has none.
+The sums are exact, so they are never stored or shown. Arms without clients are left out.
 """
 
 
@@ -48,8 +48,8 @@ class Released:
 
     Attributes:
         weights: the released sum of the arms that submit, without the metrics, shape (m,).
-        sigma: the standard deviation of its noise, in the same whole numbers; 0 without noise.
-        clients: the divisor; a constant if the sum has noise.
+        sigma: the standard deviation of the sum's noise, in the same whole numbers; 0 without noise.
+        clients: the divisor of the mean; a constant if the sum has noise.
     """
 
     weights: NDArray[np.int64]
@@ -58,9 +58,9 @@ class Released:
 
 
 def private_sums(line: Line) -> Accumulator[Sums]:
-    """Return the accumulator of a private line; it finishes :class:`Released`, and never the sums themselves.
+    """Return the accumulator of a private line. Its ``finish`` gets :class:`Released`, never the exact sums.
 
-    ``add`` takes vectors of shape (k, m + 3), limited to their bound, each once: votes are ignored.
+    ``add`` takes vectors of shape (k, m + 3), limited to their bound. Each counts once; votes are ignored.
     """
     assert line.privacy is not None
     privacy, frame = line.privacy, frame_of(line.privacy, line.spec)
@@ -96,17 +96,18 @@ def _refuse(line: Line) -> NoReturn:
 Bytes: TypeAlias = NDArray[np.uint8]
 
 MOST_BYTES = 2**29
-"""Maximum bytes of sealed shares in a request, which the store and the helper handle as one document."""
+"""Maximum bytes of sealed shares in a request, because the store and the helper treat a request as one document."""
 
 
 class Summing(NamedTuple):
-    """The method of adding up the leader's shares.
+    """The method to sum the leader's shares.
 
     Attributes:
         ring: the ring of the sums.
         size: the length of a sum.
-        numbers: returns k shares, shape (k, bytes), as numbers, shape (k, size).
-        vector: returns the leader's part of the sum of the vectors, shape (m + 3,), from a sum and its clients' number.
+        numbers: converts k shares, shape (k, bytes), to numbers, shape (k, size).
+        vector: returns the leader's part of the sum of vectors, shape (m + 3,), from a sum of shares and the number of
+            clients.
     """
 
     ring: Ring
@@ -116,7 +117,7 @@ class Summing(NamedTuple):
 
 
 def summing(line: Line) -> Summing:
-    """Return the summing method of a line's leader shares."""
+    """Return the method to sum a line's leader shares."""
     votes = votes_of(line)
     if votes is None:
         return Summing(WORDS, line.spec.m + len(METRICS), words_of, lambda total, clients: total)
@@ -129,7 +130,7 @@ def summing(line: Line) -> Summing:
 
 
 def votes_of(line: Line) -> Votes | None:
-    """Return the layout in bits of the vectors that clients prove; None if they send no proofs."""
+    """Return the bit layout of the vectors about which clients send proofs; None if they don't send proofs."""
     link = link_of(line)
     return Votes(line.spec.m + len(METRICS), link.metric) if link.proofs else None
 
@@ -147,7 +148,7 @@ class ArmShares(NamedTuple):
     Attributes:
         total: the sum of the leader's shares.
         clients: the number of clients.
-        rows: one row per client, in blocks: document id, offer id, sealed share; with proofs also the leader's share.
+        rows: blocks with one row per client: document id, offer id, sealed share; with proofs also the leader's share.
     """
 
     total: Elements
@@ -164,14 +165,14 @@ class ArmShares(NamedTuple):
 
 
 Shares: TypeAlias = Mapping[int, ArmShares]
-"""Shares by the arm's number among those that follow the line; an arm without a client has none."""
+"""Shares by the arm's number among the arms that follow the line. Arms without clients are left out."""
 
 
 def shared_sums(line: Line) -> Accumulator[Shares]:
-    """Return the accumulator of a two-server line, which steps as any private line does.
+    """Return the accumulator of a two-server line, whose step is that of any private line.
 
-    ``add`` takes payloads as rows of bytes, shape (k, size), each once: votes are ignored. It also gets their document
-    ids.
+    ``add`` takes payloads as rows of bytes, shape (k, size), with their document ids. Each counts once; votes are
+    ignored.
 
     Raises:
         FedpingError: there are more clients than a request may have.
@@ -213,7 +214,8 @@ def _both(ring: Ring, a: ArmShares, b: ArmShares) -> ArmShares:
 def repeated_documents(shares: Shares) -> Bytes:
     """Return the document ids that several clients have sent, shape (n, 16).
 
-    None of them counts, because an attacker that repeats a client's id must not decide which of the two does.
+    Pings with a repeated id don't count. Otherwise, an attacker that repeats a client's id could displace that
+    client's ping.
     """
     every = [rows[:, :DOCUMENT_BYTES] for each in shares.values() for rows in each.rows]
     if not every:
@@ -241,8 +243,8 @@ class Proofs(NamedTuple):
     """The leader's inputs for checking proofs.
 
     Attributes:
-        verify_key: 32 bytes that no client knows, the same for all requests on a version, because one proof checked
-            with two keys would leak.
+        verify_key: 32 bytes that clients don't know. They are the same for all requests on a version, because a proof
+            checked with two keys would leak information.
         contexts: the context of the proofs by arm (`fedping.protocol.sharing.shares.context_of`).
     """
 
@@ -253,10 +255,10 @@ class Proofs(NamedTuple):
 def asked_arms(
     line: Line, arms: Sequence[str], shares: Shares, proofs: Proofs | None
 ) -> tuple[tuple[AskedArm, ...], dict[str, Elements]]:
-    """Return the arms of a request to the helper, and by arm the sum of the leader's shares of the same clients.
+    """Return the arms of a request to the helper, and the sums of the leader's shares of the same clients by arm.
 
-    If clients send proofs, those with a malformed share are left out. Whether the other proofs are valid is known only
-    where the parts of both servers meet, at the helper.
+    If clients send proofs, clients with a malformed share are left out. Only the helper can check whether the other
+    proofs are valid, because it has the parts of both servers.
     """
     asked, sums, of, votes = [], {}, summing(line), votes_of(line)
     sealed_bytes = layout_of(link_of(line), line.spec.m).sealed
@@ -281,7 +283,7 @@ def asked_arms(
 
 
 def _prepared(votes: Votes, proofs: Proofs, arm: str, rows: Bytes) -> tuple[Bytes, Bytes, NDArray[np.bool_]]:
-    """Return the public shares of an arm's clients, the leader's prepared shares, and which are well-formed."""
+    """Return public shares of an arm's clients, the leader's prepared shares, and a mask of well-formed shares."""
     from fedping.protocol.proofs.prio3 import Side, prepare
 
     own, public = split_public(votes, _leaders(votes, rows))
@@ -291,7 +293,7 @@ def _prepared(votes: Votes, proofs: Proofs, arm: str, rows: Bytes) -> tuple[Byte
 
 
 def _leaders(votes: Votes, rows: Bytes) -> Bytes:
-    """Return the leader's share of each client, from the end of the kept rows."""
+    """Return each client's leader share, from the end of the kept rows."""
     from fedping.protocol.proofs.prio3 import sizes
 
     size = sizes(votes.circuit)
@@ -299,5 +301,5 @@ def _leaders(votes: Votes, rows: Bytes) -> Bytes:
 
 
 def as_ids(documents: Bytes) -> NDArray[np.void]:
-    """Return document ids, shape (k, 16), as k values that compare like their bytes."""
+    """Return document ids, shape (k, 16), as k values with the same order as their bytes."""
     return np.ascontiguousarray(documents).view(f"V{DOCUMENT_BYTES}").ravel()

@@ -1,7 +1,7 @@
-"""Federated k-means: the clients' centroids, clustered again instead of averaged by their position.
+"""Federated k-means, which clusters the clients' centroids again instead of averaging them by position.
 
-A mean over clients assumes that centroids at the same position belong to the same cluster. Here all local centroids are
-points, and a further k-means finds their centroids.
+A mean over clients assumes that centroids at the same position belong to the same cluster. Here, all local centroids
+are points, and a second k-means computes their centroids.
 
 Source: Rodríguez-Barroso et al. 2020, 5.3.
 """
@@ -20,15 +20,15 @@ def reclustered(
 ) -> Vector:
     """Return the direction from the fetched centroids to the centroids of the clients' centroids.
 
-    The better of two k-means is used: one starts at the fetched centroids, one at local centroids far apart. Its
-    centroids are matched with the fetched ones so that these move least. A cluster without local centroids stays.
-    Counts have the direction 0.
+    The better of two k-means runs is used: one starts at the fetched centroids, the other at distant local centroids.
+    Its centroids are matched with the fetched centroids so that the total distance is minimal. A cluster without
+    local centroids doesn't move. Counts have the direction 0.
 
     Args:
         settings: the maximum number of iterations.
         shape: the number of clusters K and the number of features d.
         weights: the fetched weights, shape (m,): K centroids, then K counts of examples or nothing.
-        updates: local weights minus fetched ones, shape (k, m).
+        updates: local weights minus fetched weights, shape (k, m).
         votes: the vote of each update, shape (k,).
     """
     size = shape[0] * shape[1]
@@ -50,9 +50,9 @@ def reclustered(
 def _votes_of_centroids(
     shape: tuple[int, int], weights: Vector, updates: NDArray[np.float32], votes: Vector
 ) -> NDArray[np.float64]:
-    """Return the weight of each local centroid, shape (k, K): its share of its update's vote, by its examples.
+    """Return the weight of each local centroid, shape (k, K): a share of the update's vote, by examples.
 
-    Without counts, the centroids that have moved share equally, because one that has not moved has no examples.
+    Without counts, all centroids that have moved get equal shares; a centroid that hasn't moved has no examples.
     """
     size = shape[0] * shape[1]
     if len(weights) > size:
@@ -64,7 +64,7 @@ def _votes_of_centroids(
 
 
 def _k_means(points: Vector, weights: Vector, start: Vector, iterations: int) -> Vector:
-    """Return the centroids after Lloyd's iterations, shape (K, d); a centroid without nearest points stays."""
+    """Return the centroids after Lloyd's iterations, shape (K, d). A centroid without nearest points doesn't move."""
     centroids, nearest = start.copy(), np.full(len(points), -1)
     for _ in range(iterations):
         before, (nearest, _) = nearest, _nearest(points, centroids)
@@ -78,9 +78,9 @@ def _k_means(points: Vector, weights: Vector, start: Vector, iterations: int) ->
 
 
 def _nearest(points: Vector, centroids: Vector) -> tuple[NDArray[np.intp], Vector]:
-    """Return the nearest centroid of each point, the first of several, and the squared distance to it.
+    """Return each point's nearest centroid, the first if there are several, and the squared distance to it.
 
-    It takes one centroid at a time, without a matrix product, whose last bits depend on the machine.
+    It processes one centroid at a time, without matrix products, whose last bits depend on the machine.
     """
     nearest, least = np.zeros(len(points), dtype=np.intp), np.full(len(points), np.inf)
     for number, centroid in enumerate(centroids):
@@ -96,9 +96,9 @@ def _spread(points: Vector, weights: Vector, centroids: Vector) -> float:
 
 
 def _far_apart(points: Vector, weights: Vector, fetched: Vector) -> Vector:
-    """Return K points: the farthest from the mean, then each time the farthest from the chosen ones, shape (K, d).
+    """Return K points, shape (K, d): the farthest from the mean, then repeatedly the farthest from those chosen.
 
-    If there are fewer than K different points, the rest are fetched centroids.
+    If there are fewer than K different points, fetched centroids are added.
     """
     chosen = fetched.copy()
     middle = (points * (weights / weights.sum())[:, None]).sum(axis=0)
@@ -114,7 +114,7 @@ def _far_apart(points: Vector, weights: Vector, fetched: Vector) -> Vector:
 
 
 def _matched(centroids: Vector, fetched: Vector) -> Vector:
-    """Return centroids in the order of the fetched ones, with the smallest total distance."""
+    """Return centroids in the order of the fetched centroids that minimises the total distance."""
     from scipy.optimize import linear_sum_assignment
 
     cost = np.array([np.square(fetched - centroid).sum(axis=1) for centroid in centroids])

@@ -1,4 +1,4 @@
-"""Recomputes a published version from its lineage, and compares the two."""
+"""Recomputation of a published version from its lineage, and comparison of both."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Recomputed:
         identical: whether the version has the same bits.
         differences: a phrase for each difference.
         noise: whether a private line's noise has the declared size; None if that can no longer be checked.
-        given: why the weights of a warm start weren't recomputed; empty if they were, or without a warm start.
+        given: the reason why the weights of a warm start weren't recomputed; empty otherwise.
     """
 
     identical: bool
@@ -56,18 +56,18 @@ def recompute(
     privacy_key: bytes | None = None,
     taken_from: ModelStore | None = None,
 ) -> Recomputed:
-    """Recompute a version, and compare the whole document bit for bit: weights, state, aggregate, counts.
+    """Recompute a version and compare the whole document: weights, state, aggregate and counts, bit for bit.
 
-    A round's version follows from its parent and the pings of its manifest; version 0 from the study; a rollback or a
-    continuation from the version that it repeats. For a version of early stopping, the losses decide again whether
-    training was over, and which version was the best. Facts that can't be computed are copied: the time, the code
-    version, the number of stale and future pings, the decision about a held version, and the results of a stage, from
-    which its decision is recomputed.
+    A round's version is computed from its parent and the pings of its manifest; version 0 from the study; a rollback
+    or a continuation from the version that it repeats. For a version of early stopping, the losses are used again to
+    decide whether training was over, and which version was the best. Facts that can't be computed are copied: the
+    time, the code version, the number of stale and future pings, the decision about a held version, and the results
+    of a stage. The stage's decision is recomputed from its results.
 
-    The settings come from the study's history, as they were then.
+    The settings are those of that time, from the study's history.
 
-    A version of a private line follows from the released sums. If its pings were kept, the size of the noise is also
-    checked, which needs the line's key if clients are sampled.
+    A version of a private line is computed from the released sums. If its pings were kept, the size of the noise is
+    also checked, which requires the line's key if clients are sampled.
 
     Args:
         store: the model store.
@@ -77,12 +77,12 @@ def recompute(
         iteration: the version.
         engine: computes the partials.
         privacy_key: the key of a private line.
-        taken_from: the store of the version that a warm start took its weights from; None for ``store``. If that
-            version no longer exists, the weights are copied.
+        taken_from: the store of the version with the weights of a warm start; None for ``store``. If that version no
+            longer exists, the weights are copied.
 
     Raises:
-        FedpingError: the version does not exist, or a file of its manifest is gone, damaged, or has changed.
-        InvalidSettings: ``privacy_key`` is not the key of the round.
+        FedpingError: the version doesn't exist, or a file of its manifest is missing, damaged, or has changed.
+        InvalidSettings: ``privacy_key`` isn't the key of the round.
         OtherCode: the code of an extension differs from the code that the version was computed with.
     """
     landing = open_landing(landing)
@@ -105,7 +105,7 @@ def recompute(
 
 
 def _in_the_format_of(version: Version, again: Version, line: Line) -> Version:
-    """Return a recomputed version in the format of the published one."""
+    """Return a recomputed version in the format of the published version."""
     if version.format > 1:
         return again
     return msgspec.structs.replace(again, format=1, state=in_order(again.state, first_state(line)))
@@ -123,7 +123,7 @@ def _decided_again(line: Line, again: Version) -> Version:
 
 
 def _first_again(store: ModelStore, study: Study, version: Version) -> tuple[Version, str]:
-    """Return version 0 recomputed, and why the weights of its warm start were copied, if they were."""
+    """Return the recomputed version 0, and the reason if the weights of its warm start were copied."""
     origin, given, weights = version.lineage.warm_start, "", version.weights
     if origin is not None:
         try:
@@ -145,7 +145,7 @@ def _again(store: ModelStore, landing: Landing, study: Study, line: Line, versio
             best = version_to_keep(store, study.name, line.name, parent.iteration, line.early_stopping)
             restored, stopped = (restored, False) if best is None else (best, True)
         target = store.version(study.name, line.name, restored)
-        entry = version.lineage.settings  # of the decision, which may be newer than the parent's
+        entry = version.lineage.settings  # settings of the decision, which may be newer
         if version.lineage.origin == "continued":
             return repeated(
                 target,
@@ -176,7 +176,7 @@ def _again(store: ModelStore, landing: Landing, study: Study, line: Line, versio
 
 
 def _deletion(store: ModelStore, version: Version) -> str:
-    """Return when and why landed pings of a version were deleted; empty if they were not."""
+    """Return the time and reason of a deletion of a version's landed pings; empty if none were deleted."""
     for entry in store.studies.history(version.study):
         if version.iteration in entry.versions.get(version.line, ()):
             who = f" by {entry.by}" if entry.by else ""
@@ -189,7 +189,7 @@ def _deletion(store: ModelStore, version: Version) -> str:
 
 
 def _kept_manifest(landing: Landing, study: Study, version: Version, late: Late | None) -> Manifest:
-    """Return the manifest of a version, after checking that its files have not changed."""
+    """Return the manifest of a version, after a check that its files haven't changed."""
     lineage = version.lineage
     for file in lineage.inputs:
         place = child(landing.place, file.path)
@@ -214,7 +214,7 @@ def _kept_manifest(landing: Landing, study: Study, version: Version, late: Late 
 
 
 def _differences(one: Version, other: Version) -> Iterator[str]:
-    """Yield a phrase for each field in which two versions differ, down to the lineage's own fields."""
+    """Yield a phrase for each field in which two versions differ, including the fields of the lineage."""
     for field in fields(Version):
         if field.name != "lineage" and getattr(one, field.name) != getattr(other, field.name):
             yield _difference(field.name, getattr(one, field.name), getattr(other, field.name))

@@ -16,15 +16,15 @@ class PrivacySpent:
     """The budget of a private line after its last round.
 
     Attributes:
-        releases: the number of rounds that have released something.
-        rounds_left: the number of rounds left; None without a bound.
-        epsilon, delta: the guarantee so far; None if the operator gives none.
-        most: the epsilon that the line may spend.
+        releases: the number of rounds that have released sums.
+        rounds_left: the number of remaining rounds; None without a bound.
+        epsilon, delta: the guarantee so far; None if the operator provides no guarantee.
+        most: the maximum epsilon of the line.
         noise: the standard deviation of the noise on an arm's number of clients; 0 if clients add it.
         stepped: whether the last round moved the weights.
         local: whether clients add noise themselves.
-        refused: the number of clients that the last round left out because the helper could not use their shares.
-        of_rows: whether rows, or persons, of institutions' tables are counted in place of clients.
+        refused: the number of clients that the last round left out because the helper couldn't use their shares.
+        of_rows: whether rows, or persons, of institutions' tables are counted instead of clients.
     """
 
     releases: int
@@ -46,36 +46,36 @@ class RoundResult:
     Attributes:
         status: one of these.
 
-            - ``published``: version ``iteration + 1``.
-            - ``held``: it is held back, now or since an earlier round.
-            - ``discarded``: a person has discarded the held version; ``restored`` was published again in its place.
-            - ``staged``: it is offered to a share of the clients, now or since an earlier round.
-            - ``withdrawn``: it was withdrawn from these; version ``iteration + 2`` repeats ``restored``.
+            - ``published``: version ``iteration + 1`` was published.
+            - ``held``: that version is held, since this or an earlier round.
+            - ``discarded``: the operator discarded the held version; ``restored`` was published again instead.
+            - ``staged``: the version is offered to a share of the clients, since this or an earlier round.
+            - ``withdrawn``: the staged version was withdrawn; version ``iteration + 2`` repeats ``restored``.
             - ``rolled_back``: the guard has rolled the line back to version ``restored``.
-            - ``waiting``: too few clients; nothing kept.
-            - ``early``: the iteration lasts on; nothing kept.
+            - ``waiting``: there are too few clients; nothing was stored.
+            - ``early``: the iteration isn't over; nothing was stored.
             - ``nothing``: no ping has landed.
             - ``lost``: another round has published that version first.
             - ``stopped``: training is over, and version ``restored`` was published again, after ``iteration + 1`` if
               the round published that.
-            - ``over``: training was over before; nothing done.
-            - ``exhausted``: a private line has spent its budget; nothing read.
-            - ``asked``: a two-server line waits for its helper; the request is kept.
-            - ``paused``, ``ended``: the study is, so no round began.
-        study, line, iteration: the line, and its newest version at the beginning.
+            - ``over``: training was over before the round, which did nothing.
+            - ``exhausted``: a private line has spent its budget; no ping was read.
+            - ``asked``: a two-server line is waiting for its helper; the request is stored.
+            - ``paused``, ``ended``: the study is paused or has ended, so the round didn't start.
+        study, line, iteration: the line, and its newest version at the start of the round.
         clients: the number of clients with a usable update.
-        min_clients: the number that a step needs.
+        min_clients: the number of clients that a step requires.
         counts, arms: as in :class:`fedping.model_store.version.Lineage`.
         alarms: the reasons why the version was held or withdrawn, or the line rolled back.
         restored: the version that was published again, if any.
         stage: the figures of a staged version.
-        until: the latest end of an iteration that lasts on; without ``missing``, the earliest.
-        missing: what would end it sooner; of a two-server line, what it waits for.
-        since: the time at which a two-server line asked its helper, or the study was paused, ISO 8601 in UTC.
+        until: the latest end of an iteration that isn't over; without ``missing``, the earliest end.
+        missing: clients or signs that would end the iteration sooner; for a two-server line, the reason to wait.
+        since: the time of a two-server line's request to its helper, or of the study's pause, ISO 8601 in UTC.
         influence: as in :class:`fedping.model_store.version.Aggregate`.
-        update_bytes: the encoded size of the used updates; 0 for a private line, or if nothing was read.
+        update_bytes: the encoded size of the used updates; 0 for a private line, or if no ping was read.
         privacy: the budget of a private line, whose numbers of clients have noise.
-        capped: the number of clients that count for fewer examples than they claim.
+        capped: the number of clients whose claimed examples exceed the limit.
         noise_if_protected: the noise on each number of the mean update, if its clients are institutions with equal
             tables that protect their rows (:func:`fedping.server_jobs.row_noise.noise_of_round`).
     """
@@ -239,7 +239,7 @@ def decide_by(study: str, line: str) -> str:
 
 
 def with_lineage(version: Version, result: RoundResult) -> RoundResult:
-    """Return the result of a round with the figures in the lineage of the version that it has published or held."""
+    """Return a round's result with the figures from the lineage of its published or held version."""
     aggregate, guard = version.lineage.aggregate, version.lineage.guard
     return replace(
         result,

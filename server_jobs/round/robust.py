@@ -1,17 +1,17 @@
-"""Robust aggregation rules, which a minority of clients can't move arbitrarily; each client is one point.
+"""Robust aggregation rules, whose result a minority of clients can't move arbitrarily.
 
-Each rule keeps the updates of a round, and is a function of points and votes. A client's point is the weighted mean of
-its pings' updates with all of its votes, so it is one point for any number of pings. "Most" always refers to votes.
+Each rule keeps the updates of a round, and is a function of points and votes. A client is one point for any number of
+pings: the weighted mean of its pings' updates, with all its votes. "Most" always refers to votes.
 
 Distances and means are summed in float64 and in a fixed order, without matrix products, whose last bits depend on the
-processor; products only tell which distances can't matter. No number that a client can send overflows: the squares of
-the largest float32 are 1e77.
+processor; products are only used to exclude irrelevant distances. Numbers that clients can send don't overflow: the
+square of the largest float32 is 1e77.
 
 Median and trimmed mean treat each weight separately (:class:`Sketch`). If the updates of a shard fit into memory, they
 are kept, and the result is exact. Otherwise the votes for each weight are counted in bins, by sign, exponent and the
 first bits of the mantissa of the float32 number. The relative error is then half a bin, 2^-(bits + 1): 0.8 % with 22
-weights. The more weights, the fewer bits fit. Above 512 weights none do, and randomly chosen clients are left out
-instead. In bins pings count with their own votes, not as one point for each client.
+weights. The more weights, the fewer bits fit. Above 512 weights, no bits fit, and randomly chosen clients are left
+out instead. In bins, each ping counts with its votes; clients aren't merged to points.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ from fedping.server_jobs.round.accumulator import (
 from fedping.server_jobs.round.clipping import norms_of
 
 EQUAL = 1e-9
-"""Relative difference up to which sums of votes are equal, because n times 1/n is not exactly 1."""
+"""Relative difference up to which sums of votes count as equal, because n times 1/n isn't exactly 1."""
 
 MOST_POINTS = 4096
-"""Maximum clients that Krum compares pairwise; if there are more, a round leaves out randomly chosen ones."""
+"""Maximum clients that Krum compares pairwise; if there are more, a round leaves out randomly chosen clients."""
 
 MOST_DIFFERENCES = 2**32
 """Maximum number of subtractions in Krum, which limits the clients of a large model."""
 
 _AT_ONCE = 2**20
-"""Doubles that are processed at a time."""
+"""Number of doubles that are processed at a time."""
 
 
 @ACCUMULATORS.of(Median)
@@ -95,7 +95,7 @@ def krum(settings: Krum) -> Accumulator[WithMoments[tuple[Sent, ...]]]:
 
 @ACCUMULATORS.of(CenteredClip)
 def centered_clip(settings: CenteredClip) -> Accumulator[WithMoments[tuple[Sent, ...]]]:
-    """Return the accumulator of the mean of updates clipped around the direction of the round before."""
+    """Return the accumulator of the mean of updates that are clipped around the previous round's direction."""
 
     def finish(kept: Kept, line: Line, weights: Vector, state: Arrays, key: bytes) -> Finished:
         before = state.get("center")
@@ -111,7 +111,7 @@ def centered_clip(settings: CenteredClip) -> Accumulator[WithMoments[tuple[Sent,
 def bucketed(inner: Accumulator[Any], size: int) -> Accumulator[WithMoments[tuple[Sent, ...]]]:
     """Return an accumulator of the means of buckets of ``size`` clients each, chosen by the round's key.
 
-    Buckets reduce the differences between honest clients, while n hostile ones affect at most n buckets. The last
+    Buckets reduce the differences between honest clients, while n hostile clients affect at most n buckets. The last
     bucket has the remaining clients.
     """
 
@@ -138,14 +138,14 @@ def buckets_of(points: NDArray[np.floating], votes: Vector, size: int, key: byte
 
 
 def median_of(points: NDArray[np.floating], votes: Vector) -> Vector:
-    """Return the weighted median of each column of (k, m) points, shape (m,); between two values, their mean."""
+    """Return the weighted median of each column of (k, m) points, shape (m,), or the mean of two middle values."""
     return _medians(columns_of(points, votes), np.empty(points.shape[1]))
 
 
 def trimmed_mean_of(points: NDArray[np.floating], votes: Vector, share: float) -> Vector:
     """Return the mean of each column of (k, m) points without ``share`` of the votes at each end, shape (m,).
 
-    A vote that is partly inside counts in part, so that the mean is continuous.
+    A vote on the border counts in part, so that the mean is continuous.
     """
     return _trimmed_means(columns_of(points, votes), np.empty(points.shape[1]), share=share)
 
@@ -185,7 +185,7 @@ def geometric_median_of(points: NDArray[np.floating], votes: Vector, settings: G
     """Return approximately the point with the smallest weighted sum of distances to (k, m) points, shape (m,).
 
     Iterations start at the median of each column, which a minority can't move far. They end if a step is at most a
-    billionth of the median distance, or at the maximum of the settings.
+    billionth of the median distance, or at the maximum number in the settings.
     """
     center = median_of(points, votes)
     apart = _distances(points, center)
@@ -206,9 +206,10 @@ def geometric_median_of(points: NDArray[np.floating], votes: Vector, settings: G
 def krum_of(points: NDArray[np.floating], votes: Vector, settings: Krum) -> Vector:
     """Return the mean of the ``keep`` points of (k, m) with the nearest neighbours by squared distance, shape (m,).
 
-    With one vote each and f hostile points of k, the neighbours are the k - f - 2 nearest, as published. With other
-    votes they are the nearest points with as many votes, the last one in part, and at least one. If points are few,
-    fewer than ``keep`` are used: at most those with the votes that aren't hostile.
+    With one vote each and f hostile points of k, the neighbours are the k - f - 2 nearest points, as published. With
+    other votes, they are the nearest points with the same share of votes, at least one point, and the last one in
+    part. If there are few points, fewer than ``keep`` are used: their votes together are at most the share that isn't
+    hostile.
     """
     k = len(points)
     usual = votes.sum() / k
@@ -221,11 +222,11 @@ def krum_of(points: NDArray[np.floating], votes: Vector, settings: Krum) -> Vect
 
 
 def _scores(points: NDArray[np.floating], votes: Vector, wanted: float, settings: Krum) -> Vector:
-    """Return Krum's scores, shape (k,); the ``keep`` smallest are certain.
+    """Return Krum's scores, shape (k,), of which the ``keep`` smallest are certain.
 
-    Matrix products are quick, but their last bits depend on the processor. So they only rule out points whose scores
-    are certainly too large, which get infinity; the others are computed without them. If all votes are equal, the
-    order does not matter, and points that are certainly among the first get minus infinity.
+    Matrix products are fast, but their last bits depend on the processor. So they are only used to find points whose
+    scores are certainly too large, which get infinity. The other scores are computed without them. If all votes are
+    equal, the order doesn't matter, and points that are certainly among the first get minus infinity.
     """
     k = len(points)
     scores, off = _rough_scores(points, votes, wanted)
@@ -233,7 +234,7 @@ def _scores(points: NDArray[np.floating], votes: Vector, wanted: float, settings
     first, equal = min(settings.keep, k), bool((votes == votes[0]).all())
     if equal:
         first = min(first, max(1, _unlikely_hostile(votes, settings)))
-    out = least > np.partition(most, first - 1)[first - 1]  # so many are certainly smaller
+    out = least > np.partition(most, first - 1)[first - 1]  # at least this many are certainly smaller
     within = equal & (most < np.partition(least, first)[first] if first < k else ~out)
     scores[out], scores[within] = np.inf, -np.inf
     for number in np.flatnonzero(~out & ~within):
@@ -245,15 +246,16 @@ def _scores(points: NDArray[np.floating], votes: Vector, wanted: float, settings
 
 
 def _unlikely_hostile(votes: Vector, settings: Krum) -> int:
-    """Return the number of first points with at most the votes that aren't hostile; votes are in the points' order."""
+    """Return the number of first points whose votes together are at most the share that isn't hostile."""
     return int((np.cumsum(votes) <= (1 - settings.hostile) * votes.sum() * (1 + EQUAL)).sum())
 
 
 def _rough_scores(points: NDArray[np.floating], votes: Vector, wanted: float) -> tuple[Vector, Vector]:
     """Return Krum's scores by matrix products, and a bound on the error of each, shape (k,) both.
 
-    A rounding error of |a|² + |b|² - 2 a · b over m weights is at most about m times the machine's precision times |a|²
-    + |b|². A score is the smallest sum of distances with the wanted votes, so its error is at most the sum of theirs.
+    The rounding error of |a|² + |b|² - 2 a · b over m weights is at most about m times the machine's precision times
+    |a|² + |b|². A score is the smallest sum of distances with the wanted votes, so its error is at most the sum of
+    the distances' errors.
     """
     k, m = points.shape
     center, products, squares = _weighted_mean(points, votes), np.zeros((k, k)), np.zeros(k)
@@ -266,7 +268,7 @@ def _rough_scores(points: NDArray[np.floating], votes: Vector, wanted: float) ->
     for low in range(0, k, rows):
         apart = squares[low : low + rows, None] + squares - 2.0 * products[low : low + rows]
         own = np.arange(len(apart))
-        apart[own, low + own] = np.inf  # comes last, and is left out
+        apart[own, low + own] = np.inf  # the point itself comes last, and is left out
         order = np.argsort(apart, axis=1)[:, :-1]
         within = np.diff(np.minimum(np.cumsum(votes[order], axis=1), wanted), prepend=0.0, axis=1)
         scores[low : low + rows] = (np.maximum(np.take_along_axis(apart, order, axis=1), 0.0) * within).sum(axis=1)
@@ -276,8 +278,7 @@ def _rough_scores(points: NDArray[np.floating], votes: Vector, wanted: float) ->
 def centered_clip_of(points: NDArray[np.floating], votes: Vector, center: Vector, settings: CenteredClip) -> Vector:
     """Return a center after iterations towards the mean of (k, m) clipped points, shape (m,).
 
-    A point farther than the radius is moved to this distance from the center, so an iteration moves the center by at
-    most the radius.
+    A point beyond the radius is moved to the radius, so an iteration moves the center by at most the radius.
     """
     for _ in range(settings.iterations):
         apart = _distances(points, center)
@@ -300,7 +301,7 @@ def _distances(points: NDArray[np.floating], center: Vector) -> Vector:
 
 
 def _weighted_mean(points: NDArray[np.floating], weights: Vector) -> Vector:
-    """Return the weighted mean, shape (m,); weights are normalised first, so that no product is large."""
+    """Return the weighted mean, shape (m,). Weights are normalised first, to avoid large products."""
     shares = weights / weights.sum()
     mean = np.zeros(points.shape[1])
     for low, block in _blocks(points):
@@ -312,15 +313,15 @@ LEAST_BITS, MOST_BITS = 2, 10
 """Minimum and maximum bits of the mantissa that select a bin."""
 
 Columns: TypeAlias = Iterable[tuple[NDArray[np.float64], NDArray[np.float64]]]
-"""Blocks of weights: the sorted values and the cumulative votes, both of shape (k, weights)."""
+"""Blocks of weights: for each, the sorted values and the cumulative votes, both of shape (k, weights)."""
 
 _SORTED_AT_ONCE = 2**17
-"""Numbers that are sorted at a time."""
+"""Number of values that are sorted at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sketch:
-    """Kept updates, ``rows`` in number, and the votes of others by bin, shape (m, bins); None without others."""
+    """Kept updates, ``rows`` in total, and the votes of other updates by bin, shape (m, bins), or None."""
 
     sent: tuple[Sent, ...] = ()
     rows: int = 0
@@ -331,7 +332,7 @@ def of_columns(finish: Callable[[Columns, Vector], Vector]) -> Accumulator[WithM
     """Return an accumulator that finishes with a function of each weight's values, exact or in bins.
 
     Args:
-        finish: a function of the columns and a vector, which it writes into and returns.
+        finish: a function of the columns and a vector; it writes the result into the vector and returns it.
     """
 
     def add(sketch: Sketch, updates: Updates, votes: Vector, clients: NDArray[np.uint64]) -> Sketch:
@@ -368,13 +369,13 @@ def of_columns(finish: Callable[[Columns, Vector], Vector]) -> Accumulator[WithM
 
 
 def bits_for(m: int) -> int | None:
-    """Return the number of mantissa bits that fit for m weights; None if none fit."""
+    """Return the number of mantissa bits that fit for m weights; None if no bits fit."""
     bits = room_for_all(2 * m).bit_length() - 1 - 9
     return min(bits, MOST_BITS) if bits >= LEAST_BITS else None
 
 
 def folded(sketch: Sketch, m: int) -> Sketch:
-    """Return a sketch that keeps no updates, but their votes in bins."""
+    """Return a sketch with all votes in bins, without updates."""
     bits = bits_for(m)
     assert bits is not None
     counts = np.zeros((m, 1 << (9 + bits))) if sketch.counts is None else sketch.counts.copy()
@@ -386,7 +387,7 @@ def folded(sketch: Sketch, m: int) -> Sketch:
 
 
 def bins_of(values: NDArray[np.float32], bits: int) -> NDArray[np.int64]:
-    """Return the bin of each number; the bins are in the order of the numbers, the lowest is 0."""
+    """Return the bin of each number. Bins have the order of the numbers; the lowest is 0."""
     words = np.ascontiguousarray(values).view(np.int32).astype(np.int64)
     size = (words & 0x7FFFFFFF) >> (23 - bits)
     half = 1 << (8 + bits)
@@ -394,17 +395,17 @@ def bins_of(values: NDArray[np.float32], bits: int) -> NDArray[np.int64]:
 
 
 def middles(bits: int) -> Vector:
-    """Return the number that stands for each bin: its middle, but zero for those that hold the smallest numbers."""
+    """Return the value used for each bin: its middle, or zero for the bins of the smallest numbers."""
     half = 1 << (8 + bits)
     words = (np.arange(half, dtype=np.int64) << (23 - bits)) + (1 << (22 - bits))
     words[0] = 0
-    words[255 << bits :] = 0  # of no finite number
+    words[255 << bits :] = 0  # bins without finite numbers
     above = words.astype(np.int32).view(np.float32).astype(np.float64)
     return np.concatenate([-above[::-1], above])
 
 
 def columns_of(points: NDArray[np.floating], votes: Vector) -> Columns:
-    """Yield the columns of (k, m) points, many at a time."""
+    """Yield the columns of (k, m) points in blocks."""
     width = max(1, _SORTED_AT_ONCE // max(1, len(points)))
     for low in range(0, points.shape[1], width):
         block = np.ascontiguousarray(points[:, low : low + width].T)
@@ -413,7 +414,7 @@ def columns_of(points: NDArray[np.floating], votes: Vector) -> Columns:
 
 
 def columns_of_bins(sketch: Sketch) -> Columns:
-    """Yield the columns of a sketch that keeps no updates, one at a time, because each has votes in other bins."""
+    """Yield the columns of a sketch without updates, one at a time, because their non-empty bins differ."""
     assert sketch.counts is not None
     values = middles(sketch.counts.shape[1].bit_length() - 1 - 9)
     for counts in sketch.counts:

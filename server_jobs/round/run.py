@@ -1,8 +1,8 @@
 """One round of one line: a list of stages, from the landed pings of the newest version to the next version.
 
-A round can be killed anywhere. Until the version is published nothing has changed, and a repetition reads the same
-pings. Publishing is one compare-and-swap of a document with weights, state and lineage. What clients fetch is derived
-from that document, by the next round if this one could not.
+A round can be killed at any point. Until the version is published, nothing has changed, and a repetition reads the
+same pings. Publication is one compare-and-swap of a document with weights, state and lineage. The files that clients
+fetch are derived from that document; if this round can't do that, the next round does.
 """
 
 from __future__ import annotations
@@ -61,22 +61,22 @@ from fedping.server_jobs.row_noise import noise_of_round
 def run_round(
     store: ModelStore, landing: Place | Landing, study: str, line: str, engine: Engine, options: RoundOptions
 ) -> RoundResult:
-    """Turn the landed pings of a line's newest version into the next one.
+    """Compute and publish a line's next version from the landed pings of the newest version.
 
     Args:
         store: the model store.
         landing: the landing folder, or its address.
         study: the study's name.
         line: the line's name.
-        engine: computes the aggregate; unused if nothing has landed.
+        engine: computes the aggregate; unused if no ping has landed.
         options: the other settings.
 
     Raises:
-        FedpingError: the store, the landing folder or a file in it can't be used, an upload link is not installed, or
-            no ping fits the model spec; nothing was published.
-        TemporaryFailure: the line's iterations last for a time, and its newest version is dated in the future.
-        UnfitModel: the step leads to weights that no client could read; nothing was published.
-        BrokenLink: the line's aggregation, optimizer or a constraint failed; nothing was published.
+        FedpingError: the store, the landing folder or a file in it can't be used, an upload link isn't installed, or no
+            ping fits the model spec. No version was published.
+        TemporaryFailure: the line's iterations have a length in time, and its newest version is dated in the future.
+        UnfitModel: the step leads to weights that clients couldn't read. No version was published.
+        BrokenLink: the line's aggregation, optimizer or a constraint failed. No version was published.
     """
     context = open_line(store, open_landing(landing), study, line, engine, options)
     with _naming_version(context.head):
@@ -85,7 +85,7 @@ def run_round(
 
 
 def _run(context: RoundContext) -> RoundState | RoundResult:
-    """Run the stages of the line's kind of round."""
+    """Run the stages of a round, which depend on the line."""
     nothing = context.nothing
     if context.line.privacy is not None:
         stages = PRIVATE if context.line.privacy.shared is None else TWO_SERVERS
@@ -104,7 +104,7 @@ def _run(context: RoundContext) -> RoundState | RoundResult:
 
 @contextmanager
 def _naming_version(head: Version) -> Iterator[None]:
-    """Add the unpublished version and the remedy to the error of a link, which does not know the version."""
+    """Add the unpublished version and the remedy to a link's error, because links don't know the version."""
     try:
         yield
     except BrokenLink as error:
@@ -120,7 +120,7 @@ S = TypeVar("S", bound=RoundState)
 def end_training(context: RoundContext, state: S) -> S | RoundResult:
     """Stage: if training is over, publish the best version again and end the round.
 
-    It checks the version that the round has published, if any, else the head: training may end before or after a step.
+    It checks the version published by the round, or else the head, because training may end before or after a step.
     """
     rule = context.line.early_stopping or context.options.early_stopping
     if rule is None:
@@ -128,13 +128,13 @@ def end_training(context: RoundContext, state: S) -> S | RoundResult:
     provenance = _provenance(context)
     try:
         best = stop_if_over(context.store, context.landing, state.version or context.head, rule, provenance)
-    except VersionConflict:  # another round has published it, or a person has rolled the line back
+    except VersionConflict:  # another round published it, or the operator rolled the line back
         return state
     return state if best is None else replace(state.result, status="stopped", restored=best)
 
 
 def wait_for_least_length(context: RoundContext, state: S) -> S | RoundResult:
-    """Stage: end the round if the iteration has not lasted for its least length."""
+    """Stage: end the round if the iteration hasn't reached its minimum length."""
     length = _length(context)
     if length is not None and minutes_since(context.head, context.now_ms) < length.least:
         return replace(state.result, status="early", until=time_after(context.head, length.least))
@@ -143,13 +143,13 @@ def wait_for_least_length(context: RoundContext, state: S) -> S | RoundResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainState(RoundState):
-    """The state of a round of a line that is not private, with the aggregate of its pings."""
+    """The state of a round of a line that isn't private, with the aggregate of its pings."""
 
     aggregate: RoundAggregate | None = None
 
 
 def aggregate_landed(context: RoundContext, state: PlainState) -> PlainState | RoundResult:
-    """Stage: aggregate the listed pings; the round ends if there are none."""
+    """Stage: aggregate the listed pings, or end the round if there are none."""
     manifest = state.manifest
     assert manifest is not None
     if manifest.rows == 0:
@@ -173,7 +173,7 @@ def aggregate_landed(context: RoundContext, state: PlainState) -> PlainState | R
 
 
 def wait_for_updates(context: RoundContext, state: PlainState) -> PlainState | RoundResult:
-    """Stage: end the round if the iteration lasts on, or too few clients have sent a usable update."""
+    """Stage: end the round if the iteration isn't over, or too few clients have sent a usable update."""
     length, head = _length(context), context.head
     assert state.aggregate is not None
     updates = state.aggregate.updates
@@ -210,7 +210,7 @@ def roll_back_if_fallen(context: RoundContext, state: PlainState) -> PlainState 
 
 
 def check_weights(context: RoundContext, state: PlainState) -> PlainState:
-    """Stage: raise :class:`UnfitModel` if no client could read the version's weights, or no round its state."""
+    """Stage: raise :class:`UnfitModel` if clients couldn't read the version's weights, or rounds its state."""
     version, spec, head = _version(state), context.line.spec, context.head
     reason = out_of_range(version.model, spec) or validate_spec(version.model, spec)
     if reason is None and (where := version.unreadable):
@@ -227,7 +227,7 @@ def check_weights(context: RoundContext, state: PlainState) -> PlainState:
 
 
 def hold_if_alarming(context: RoundContext, state: PlainState) -> PlainState | RoundResult:
-    """Stage: if the guard raises an alarm, hold the version until a person decides, and end the round."""
+    """Stage: if the guard raises an alarm, hold the version until the operator decides, and end the round."""
     version = _version(state)
     if version.lineage.guard is None or not version.lineage.guard.alarms:
         return state
@@ -274,16 +274,16 @@ _COMPUTE: Stages[PlainState] = (
 )
 
 PLAIN: Stages[PlainState] = (*_COMPUTE, publish, end_training)
-"""A round of a line that is not private."""
+"""A round of a line that isn't private."""
 
 STAGED: Stages[PlainState] = (*_COMPUTE, stage_version)
-"""A round whose version is first offered to a share of the clients; a later round decides about it (:data:`TRIAL`)."""
+"""A round whose version is first offered to a share of the clients. A later round (:data:`TRIAL`) decides about it."""
 
 TRIAL: Stages[HeldState] = (read_trial, decide_trial, publish_trial)
 """A round of a line with a staged version."""
 
 HELD: Stages[HeldState] = (report_held,)
-"""A round of a line with a held version that awaits a person's decision."""
+"""A round of a line with a held version that awaits the operator's decision."""
 
 ROLLBACK: Stages[PlainState] = (check_weights, publish)
 """The end of a round that rolls its line back."""
@@ -331,7 +331,7 @@ TWO_SERVERS: Stages[PrivateState] = (
     delete_request,
     end_training,
 )
-"""A round of a two-server line. Its request is kept before the helper is asked, and deleted after the pings."""
+"""A round of a two-server line. Its request is stored before it is sent to the helper, and deleted after the pings."""
 
 
 def _version(state: PlainState) -> Version:
@@ -349,10 +349,10 @@ def _provenance(context: RoundContext) -> Provenance:
 
 
 def _before_the_fall(store: ModelStore, head: Version, rounds: int) -> Version:
-    """Return the version before the last ``rounds`` versions, the head included: the last before the model did worse.
+    """Return the version before the last ``rounds`` versions, with which the model did worse.
 
-    If the first of these versions repeats an older one, return the version before that older one: a rollback never
-    restores a version that an earlier rollback has left behind.
+    The last versions include the head. If the first of them repeats an older version, the result is the version
+    before that older version, so that a rollback never restores a version abandoned by an earlier rollback.
     """
     numbers = store.iterations(head.study, head.line)
     first = store.version(head.study, head.line, numbers[max(0, len(numbers) - rounds)])
@@ -362,7 +362,7 @@ def _before_the_fall(store: ModelStore, head: Version, rounds: int) -> Version:
 
 
 def _check_model(context: RoundContext, aggregate: RoundAggregate) -> None:
-    """Raise :class:`FedpingError` if no update at all fits the model spec."""
+    """Raise :class:`FedpingError` if there are updates but none fits the model spec."""
     line, bad = context.line, aggregate.counts["bad_update"]
     if not bad or aggregate.counts["used"]:
         return

@@ -1,9 +1,10 @@
-"""From landed files to shard partials: the work of a task, the same in every engine.
+"""Computes shard partials from landed files: the work of a task, which is the same in every engine.
 
-It takes two passes. The first reads everything but the updates, and decides which pings count and how much, shard by
-shard. The second streams the updates in bounded batches into the accumulators. The number of rows in memory is bounded,
-whatever the number of rows in a file and their size. Rows are processed in the order of (file, row), in batches whose
-size depends only on the number of weights, so a shard has the same bits in every engine and with any other shards.
+There are two passes. The first reads all columns but the updates, and decides for each shard which pings count, and
+with what weight. The second streams the updates in bounded batches into the accumulators. The number of rows in
+memory is bounded for any number and size of a file's rows. Rows are processed in the order of (file, row), in batches
+whose size depends only on the number of weights. So a shard's partial has the same bits in every engine, independent
+of the other shards.
 """
 
 from __future__ import annotations
@@ -54,31 +55,33 @@ from fedping.server_jobs.round.ping_filter import (
 from fedping.server_jobs.round.plan import ROWS_PER_TASK, LateFile, Rules
 
 BATCH_BYTES = 2**20
-"""Bytes of doubles decoded at a time: the second-level cache of a small processor."""
+"""Bytes of doubles decoded at a time: the size of a small processor's second-level cache."""
 
 LEAST_BATCH = 64
-"""Minimum updates decoded at a time, up to :data:`MOST_BYTES`, because a merge costs the same for one as for many."""
+"""Minimum number of updates decoded at a time, up to :data:`MOST_BYTES`, because each batch costs a merge."""
 
 MOST_BYTES = 2**26
 """Maximum bytes of doubles decoded at a time, unless a single update has more."""
 
 MOST_HELD_BYTES = 2**26
-"""Maximum bytes of small files in a bucket that a task keeps from reading their footers; it reads the rest again."""
+"""Maximum bytes of small files in a bucket that a task keeps after reading their footers. It reads other files
+again."""
 
 FEW = 8
-"""Updates with at most one nonzero weight in this many stay sparse; denser ones wouldn't be faster.
+"""Minimum number of weights per nonzero weight for which updates stay sparse. Denser updates wouldn't be faster.
 
-It may not change, because versions are recomputed with it.
+This value must never change, because versions are recomputed with it.
 """
 
 MOST_ROWS = ROWS_PER_TASK
 """Maximum rows of a shard in memory; beyond, some clients are left out (`fedping.server_jobs.round.ping_filter`).
 
-Neither it nor `accumulator.MOST_KEPT_BYTES` may change, because versions that left pings out are recomputed with them.
+This value and `accumulator.MOST_KEPT_BYTES` must never change, because versions that left out pings are recomputed
+with them.
 """
 
 TOTALS_BYTES = 2**28
-"""Maximum bytes of the shards that a task processes at a time, unless :data:`SHARDS` of them are more."""
+"""Maximum bytes of the shards that a task processes at a time, unless :data:`SHARDS` shards are larger."""
 
 MOST_ROWS_A_TASK = 2 * ROWS_PER_TASK
 """Maximum rows of several shards in memory; beyond, a task reads its shards in two halves, one after the other."""
@@ -88,8 +91,9 @@ MOST_ROWS_A_TASK = 2 * ROWS_PER_TASK
 class Piece:
     """The rows of one shard in one row group.
 
-    ``order`` is the number of the file and of the row group in it. ``positions`` are the rows' positions in the group,
-    ascending; None for all of it. ``start`` is the first one's position among the shard's rows, ``count`` their number.
+    ``order`` has the numbers of the file and of the row group in it. ``positions`` are the rows' positions in the
+    group, ascending; None for all rows. ``start`` is the first row's position among the shard's rows, ``count`` the
+    number of rows.
     """
 
     shard: int
@@ -105,7 +109,7 @@ class Piece:
         return self.order[1]
 
     def between(self, low: int, high: int) -> tuple[int, int]:
-        """Return the piece's rows at [low, high) of the row group: the first and one past the last."""
+        """Return the start and end of the piece's rows at positions [low, high) of the row group."""
         if self.positions is None:
             return low, high
         first, last = np.searchsorted(self.positions, (low, high))
@@ -130,11 +134,11 @@ def shard_partials(
         paths: the landed files in the order of their names.
         shards: the shards' numbers, below the number of shards in the rules.
         rules: the rules for the pings.
-        late: files of older versions that also count, used ones first.
+        late: files of older versions that also count, used files first.
         digests: the digests of the listed files, by path.
 
     Raises:
-        UnreadableFile: a file is damaged, not of landed pings, or no longer the one that was listed.
+        UnreadableFile: a file is damaged, doesn't contain landed pings, or was replaced after it was listed.
     """
     older = [open_ping_file(file.path, rules.document, file.age, file.done) for file in late]
     files = _held([*older, *(open_ping_file(path, rules.document) for path in paths)])
@@ -145,7 +149,7 @@ def shard_partials(
 
 
 def _held(files: list[PingFile]) -> list[PingFile]:
-    """Return the files; small ones keep the bytes that were read with their footers, up to the maximum."""
+    """Return the files. Small files keep the bytes that were read with their footers, up to the maximum."""
     sizes = np.cumsum([len(file.landed.whole or b"") for file in files])
     return [
         file if size <= MOST_HELD_BYTES else replace(file, landed=replace(file.landed, whole=None))
@@ -161,7 +165,7 @@ def shard_groups(shards: Sequence[int], m: int) -> Iterator[Sequence[int]]:
 
 
 def too_many_private(shards: int) -> str:
-    """Return the reason why a private round with too many clients stops; other rounds leave out some by lot."""
+    """Return the reason why a private round with too many clients stops. Other rounds leave out clients by lot."""
     return (
         f"more than {shards * MOST_ROWS:,} clients have sent pings, which is the maximum of a round, and private lines "
         "leave no client out because of the others. Remove the pings of senders that flood the study, or let fewer "
@@ -196,7 +200,7 @@ def _partials(files: list[PingFile], shards: Sequence[int], rules: Rules) -> Ite
 
 
 class _Shard:
-    """A shard in progress: the decisions about its rows, and the partial of their updates so far."""
+    """A shard in progress: the decisions about its rows, and the partial of the updates so far."""
 
     def __init__(self, shard: int, read: _Read, rules: Rules) -> None:
         self._shard, self._rules, self._left_out = shard, rules, read.left_out
@@ -208,7 +212,7 @@ class _Shard:
         self.decide()
 
     def decide(self) -> None:
-        """Decide which rows count and how much, without the unreadable payloads known so far; reset the partial."""
+        """Decide which rows count, and with what weight, except those found to be unreadable; reset the partial."""
         rows = joined(self._parts)
         clients = clients_of(rows.client)
         outcomes = reasons(rows, clients, self._rules)
@@ -306,7 +310,7 @@ class _Shard:
 
 
 def _over_capacity(rows: Rows, outcomes: NDArray[np.int8], room: int | None, key: bytes) -> NDArray[np.intp]:
-    """Return the used rows beyond the room of an accumulator that keeps updates."""
+    """Return the used rows for which an accumulator that keeps updates has no room."""
     used = np.flatnonzero(outcomes == USED)
     if room is None or len(used) <= room:
         return used[:0]
@@ -316,7 +320,7 @@ def _over_capacity(rows: Rows, outcomes: NDArray[np.int8], room: int | None, key
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Rows of one shard in one row group, at ``positions``; all of the group if None."""
+    """Rows of one shard in one row group, at ``positions``, or all rows of the group if None."""
 
     file: PingFile
     order: tuple[int, int]
@@ -324,14 +328,14 @@ class _Part:
     rows: Rows
 
     def at(self, kept: NDArray[np.bool_]) -> _Part:
-        """Return the part with the rows of a mask only."""
+        """Return the part with only the rows in a mask."""
         where = np.flatnonzero(kept)
         positions = where if self.positions is None else self.positions[where]
         return _Part(self.file, self.order, positions, self.rows.at(where))
 
 
 class _Read:
-    """The rows of one shard that have been read, thinned if they are too many; ``left_out`` counts the others."""
+    """The rows read from one shard, thinned if there are too many. ``left_out`` counts the rows left out."""
 
     def __init__(self, rules: Rules) -> None:
         self._most = MOST_ROWS if rules.bounded else None
@@ -348,7 +352,7 @@ class _Read:
             self._thin(self._most)
 
     def end(self) -> None:
-        """Apply the level of thinning to all rows, once everything has been read."""
+        """Apply the level of thinning to all rows after the last row was read."""
         if self._most is not None and self._level:
             self._thin(self._most)
 
@@ -369,7 +373,7 @@ class _Read:
         return zip(self._parts, masks, strict=True)
 
     def taken(self) -> list[Rows]:
-        """Return the rows, and release them here."""
+        """Return the rows, and drop the references to them."""
         parts, self._parts = self._parts, []
         return [part.rows for part in parts]
 
@@ -386,7 +390,7 @@ class _Read:
 
 
 def _screened(files: list[PingFile], shards: Sequence[int], rules: Rules) -> dict[int, _Read] | None:
-    """Read some shards without their updates; None if they have more rows than a task may keep."""
+    """Read shards without their updates; return None if they have more rows than a task may keep."""
     read = {shard: _Read(rules) for shard in shards}
     for number, file in enumerate(files):
         with file.opened() as reader:
@@ -406,7 +410,7 @@ def _screened(files: list[PingFile], shards: Sequence[int], rules: Rules) -> dic
 def _by_shard(
     file: PingFile, order: tuple[int, int], low: int, rows: Rows, shards: Sequence[int], of_all: int
 ) -> Iterator[tuple[int, _Part]]:
-    """Yield the rows of ``shards``, of ``of_all``, in a batch that begins at row ``low`` of a row group."""
+    """Yield the rows of ``shards``, out of ``of_all`` shards, in a batch that begins at row ``low`` of a row group."""
     group, own = order[1], file.shards
     ids = rows.client.view(np.uint8)
     if own > 1 and (shard_of(ids, own) != group).any():
@@ -427,7 +431,7 @@ def _by_shard(
 
 
 def _stream(pieces: list[Piece], work: dict[int, _Shard], rules: Rules) -> None:
-    """Read the updates of the pieces' used rows, a bounded batch at a time, and add them to their shards."""
+    """Read the updates of the pieces' used rows in bounded batches, and add them to their shards."""
     links = rules.links
     needed = [piece for piece in pieces if work[piece.shard].weights[piece.start : piece.start + piece.count].any()]
     for file, of_file in groupby(needed, key=lambda piece: piece.file):
@@ -444,7 +448,7 @@ def _add_used(
 ) -> None:
     """Add the used rows among the payloads, which begin at row ``low`` of the row group, to their shards.
 
-    They are decoded for all shards at once, because in a file without shards each shard has few of them.
+    Payloads are decoded for all shards at once, because each shard has few of them in a file without shards.
     """
     m = line.spec.m
     used = [(work[piece.shard], *_used(work[piece.shard], piece, low, low + len(payloads))) for piece in pieces]
@@ -479,7 +483,7 @@ def _add_used(
 
 
 def read_updates(links: Receiving, payloads: pa.BinaryArray, m: int, *, few: bool) -> Sparse | Decoded:
-    """Return updates of m weights; sparse if ``few`` is set, the encoding is sparse, and :data:`FEW` allows it."""
+    """Return updates of m weights, sparse if ``few`` is set, the encoding is sparse, and :data:`FEW` allows it."""
     sparse = links.few(payloads, m) if few else None
     if sparse is None:
         return links.decode(payloads, m)
@@ -487,7 +491,7 @@ def read_updates(links: Receiving, payloads: pa.BinaryArray, m: int, *, few: boo
 
 
 def _used(shard: _Shard, piece: Piece, low: int, high: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the shard's used rows at [low, high) of the row group, and their positions among these, both (k,)."""
+    """Return the shard's used rows at [low, high) of the row group, and their offsets from ``low``, both (k,)."""
     first, last = piece.between(low, high)
     used = np.flatnonzero(shard.weights[piece.start + first : piece.start + last])
     where = used if piece.positions is None else piece.positions[first:last][used] - low

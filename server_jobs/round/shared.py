@@ -1,8 +1,8 @@
-"""The stages of a two-server line's round that replace the sum of vectors: they ask the helper.
+"""The stages of a two-server line's round that replace the sum of vectors by a request to the helper.
 
-The first round of a version with enough clients keeps a request, and later rounds wait for its answer. Each continues
-with the same bytes, also after being killed. The answer gives the sums of vectors, and the round continues like any
-private round (`fedping.server_jobs.round.private`).
+The first round of a version with enough clients stores a request, and later rounds wait for its answer. Each round
+uses the same bytes, also after a round was killed. The answer contains the sums of vectors, with which the round
+continues like any private round (`fedping.server_jobs.round.private`).
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ from fedping.server_jobs.round.private_sums import (
 from fedping.server_jobs.round.result import RoundResult
 
 _NEW_REQUEST: frozenset[Reason] = frozenset({"too_few", "too_old", "from_the_future", "repeated"})
-"""Reasons of rejections after which the next round makes a new request: the helper has kept nothing of this one."""
+"""Rejection reasons after which the next round creates a new request; the helper has stored nothing of the old one."""
 
 _OF_COUNTS: frozenset[Reason] = frozenset({"too_few", "too_many"})
-"""Reasons of rejections whose sentence has the exact number of clients, which pages don't show for private studies."""
+"""Rejection reasons whose sentence has the exact number of clients, which pages don't show for private studies."""
 
 _NO_REQUEST: frozenset[Reason] = frozenset({"answered", "other_weights"})
-"""Reasons of rejections after which no request for the same version can succeed."""
+"""Rejection reasons after which requests for the same version can't succeed."""
 
 
 def check_helper(context: RoundContext, state: PrivateState) -> PrivateState:
-    """Stage: check that the key is the one that the helper knows, and delete requests of earlier versions.
+    """Stage: check that the helper knows the key, and delete requests of earlier versions.
 
     Raises:
-        FedpingError: the helper knows another key; no ping was read.
+        FedpingError: the helper knows another key. No ping was read.
     """
     offer = context.store.studies.offer(context.study.name, context.line.name)
     if offer is not None:
@@ -85,7 +85,7 @@ def check_helper(context: RoundContext, state: PrivateState) -> PrivateState:
 
 
 def keep_request(context: RoundContext, state: PrivateState) -> PrivateState | RoundResult:
-    """Stage: open the request that an earlier round has kept, or make one from the landed pings, and keep it."""
+    """Stage: open the request stored by an earlier round, or create and store a request from the landed pings."""
     requests = _requests(context)
     request = requests.open(context.head)
     if request is None:
@@ -104,7 +104,7 @@ def keep_request(context: RoundContext, state: PrivateState) -> PrivateState | R
 
 
 def ask_helper(context: RoundContext, state: PrivateState) -> PrivateState | RoundResult:
-    """Stage: ask the helper for its aggregate share; the round ends if there is no answer yet.
+    """Stage: request the helper's aggregate share, or end the round if there is no answer yet.
 
     Raises:
         FedpingError: the helper can't answer any request on this version.
@@ -121,10 +121,10 @@ def ask_helper(context: RoundContext, state: PrivateState) -> PrivateState | Rou
 
 
 def add_answer(context: RoundContext, state: PrivateState) -> PrivateState:
-    """Stage: add up the sums of both servers, and keep the answer.
+    """Stage: add the sums of both servers, and store the answer.
 
     Raises:
-        FedpingError: the response isn't an answer to the request; nothing was lost.
+        FedpingError: the response isn't an answer to the request. No data was lost.
     """
     assert state.request is not None
     sums, answered = _both_sums(context, state.request, state.answer)
@@ -160,7 +160,7 @@ def _arms(context: RoundContext) -> tuple[str, ...]:
 
 
 def _new_request(context: RoundContext, manifest: Manifest) -> HelperRequest | str:
-    """Return a request from the landed pings, or the reason to wait, as part of a sentence."""
+    """Return a new request from the landed pings, or the reason to wait, as part of a sentence."""
     line, head, names = context.line, context.head, (context.study.name, context.line.name)
     shares = _shares(context, manifest.inputs)
     if len(repeated := repeated_documents(shares)):
@@ -196,7 +196,7 @@ def _new_request(context: RoundContext, manifest: Manifest) -> HelperRequest | s
 
 
 def _proofs(context: RoundContext) -> Proofs | None:
-    """Return the keys and contexts to check proofs with; None if the clients send none."""
+    """Return the keys and contexts to check proofs with; None if clients don't send proofs."""
     votes, version = votes_of(context.line), (context.study.name, context.line.name, context.head.iteration)
     if votes is None:
         return None
@@ -205,7 +205,7 @@ def _proofs(context: RoundContext) -> Proofs | None:
 
 
 def _shares(context: RoundContext, inputs: tuple[InputFile, ...], among: bytes | None = None) -> Shares:
-    """Return the landed shares of all clients that count, or of those with the document ids ``among`` alone."""
+    """Return the landed shares of all clients that count, or only of those with the document ids ``among``."""
     rules = rules_for(context.study, context.line.name, context.head.iteration, key=b"private")
     rules = replace(rules, among=among)
     total: Shares = combined(context.engine.partials(work_on(context.landing, inputs, rules)), rules).total
@@ -213,9 +213,9 @@ def _shares(context: RoundContext, inputs: tuple[InputFile, ...], among: bytes |
 
 
 def _missing_clients(context: RoundContext, shares: Shares) -> str:
-    """Return the missing clients of an arm for the helper, or of the line for a step; empty if there are enough.
+    """Return a phrase about missing clients, of an arm for the helper or of the line for a step; empty if none.
 
-    After an answer nothing more of the version can be summed, so the clients of a step must have sent before.
+    After an answer, further pings of the version can't be summed, so enough clients for a step are needed before.
     """
     least, arms = _shared(context.line).min_batch, _arms(context)
     counts = [shares[number].clients if number in shares else 0 for number in range(len(arms))]
@@ -230,7 +230,7 @@ def _missing_clients(context: RoundContext, shares: Shares) -> str:
 
 
 def _answer(context: RoundContext, request: HelperRequest) -> tuple[HelperRequest, bytes]:
-    """Return the helper's answer, and the request that it answers: this one, or the one put aside before."""
+    """Return the helper's answer, and the request that it answers: ``request``, or the request put aside before."""
     requests, helper = _requests(context), context.options.helper
     file = requests.file_of(request)
     if helper is None:
@@ -253,7 +253,7 @@ def _answer(context: RoundContext, request: HelperRequest) -> tuple[HelperReques
 def _waiting(
     context: RoundContext, state: PrivateState, status: Literal["asked", "waiting"], why: str, shown: str = ""
 ) -> RoundResult:
-    """Return the result of a round that waits because of ``why``; ``shown`` is the reason on pages if it differs."""
+    """Return the result of a round that waits because of ``why``. ``shown`` is the reason for pages if it differs."""
     assert state.request is not None
     request = state.request.read
     if status == "asked":
@@ -295,7 +295,7 @@ def _refuse_for_good(context: RoundContext, sentence: str, remedy: str) -> NoRet
 
 
 def _both_sums(context: RoundContext, request: HelperRequest, data: bytes) -> tuple[Sums, Answered]:
-    """Return the sums of both servers without the clients that the helper has refused, and the lineage's entry."""
+    """Return the sums of both servers without the clients that the helper rejected, and the lineage's entry."""
     answer = _checked_answer(context, request, data)
     arms, of = request.read.arms, summing(context.line)
     refused = b"".join(
@@ -326,10 +326,10 @@ def _both_sums(context: RoundContext, request: HelperRequest, data: bytes) -> tu
 
 
 def _checked_answer(context: RoundContext, request: HelperRequest, data: bytes) -> Answer:
-    """Return the answer to a request.
+    """Return the checked answer to a request.
 
     Raises:
-        FedpingError: it can't be read, or is from another helper or to another request.
+        FedpingError: the answer can't be read, is from another helper, or belongs to another request.
     """
     study, line, helper = context.study.name, context.line.name, _shared(context.line).helper
     where = f"the helper's answer for line '{line}' of study '{study}'"
@@ -356,14 +356,14 @@ def _too_few(arm: str, clients: int, least: int) -> str:
 
 
 def most_answer_bytes(line: Line, request: Request) -> int:
-    """Return the maximum size of an answer to a request in bytes: its sums, and a place for each client."""
+    """Return the maximum bytes of an answer to a request: its sums, and an entry for each client."""
     names = 2048 + sum(len(arm.arm) + 64 for arm in request.arms)
     of_arms = sum(8 * _size(line) + 5 * arm.clients for arm in request.arms)
     return SIGNATURE_BYTES + names + of_arms
 
 
 def answer_problem(answer: Answer, request: Request, line: Line) -> str | None:
-    """Return the reason why an answer does not match a request; None if it does."""
+    """Return the reason why an answer doesn't match a request; None if it matches."""
     if (answer.study, answer.line, answer.version) != (request.study, request.line, request.version):
         return "it names another study, line or version"
     if [each.arm for each in answer.arms] != [arm.arm for arm in request.arms]:

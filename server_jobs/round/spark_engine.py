@@ -1,9 +1,9 @@
-"""The round on Spark: Spark distributes shards, Python workers read Parquet, and the driver merges the partials.
+"""Engine for Spark: Spark distributes shards, Python workers read Parquet, and the driver merges partials.
 
 No ping passes through the JVM or between machines, because all pings of a client are in one shard. Each shard returns
 one partial, so the driver's memory doesn't depend on the number of pings. A partial grows with the weights. Large or
-many partials pass through Spark's shuffle files, in the order of the shards and large ones in pieces, so that a JVM
-holds a few pieces at a time, and the driver one or two partials.
+many partials pass through Spark's shuffle files in the order of the shards. Large partials are cut into pieces. So a
+JVM holds a few pieces at a time, and the driver one or two partials.
 """
 
 from __future__ import annotations
@@ -26,20 +26,22 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PIECE_BYTES = 2**22
-"""Maximum bytes of a partial in one row; larger ones are cut, because a JVM copies each row several times."""
+"""Maximum bytes of a partial in one row. Larger partials are cut into pieces, because a JVM copies each row several
+times."""
 
 FETCHED_BYTES = 2**24
-"""Bytes of rows on disk that are fetched at a time."""
+"""Bytes of rows that are fetched from disk at a time."""
 
 COLLECTED_BYTES = 16 * partial_bytes(PIECE_BYTES // WEIGHT_BYTES)
-"""Maximum bytes of partials that are collected at once, if none is in pieces; more are fetched from disk in order."""
+"""Maximum bytes of partials that are collected at once, if none is in pieces. Otherwise, partials are fetched from
+disk in order."""
 
 
 class SparkEngine:
-    """Computes the partials on a Spark session, which is opened when the first round has something to read.
+    """Computes the partials on a Spark session, which is opened when a round has pings to read.
 
     Args:
-        open_session: see :class:`fedping.server_jobs.spark.session_pool.SessionPool`.
+        open_session: opens a session, as for :class:`fedping.server_jobs.spark.session_pool.SessionPool`.
 
     Attributes:
         sessions: holds the session, which other jobs may use between rounds.
@@ -53,7 +55,7 @@ class SparkEngine:
 
         Raises:
             TemporaryFailure: Spark can't run the job now.
-            FedpingError: the executors can't run our code.
+            FedpingError: the executors can't run fedping's code.
         """
         pieces = pieces_of(work.rules.m)
         waiting: dict[int, bytes] = {}
@@ -65,7 +67,7 @@ class SparkEngine:
                 following = range(following.stop, following.stop + pieces)
 
     def _rows(self, work: Work, pieces: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the rows of all tasks: small ones at once, others a few at a time in the order of their places."""
+        """Yield the rows of all tasks: small rows at once, others a few at a time in the order of their places."""
         with self.sessions.working() as session:
             tasks = tasks_for(work, session.sparkContext.defaultParallelism)
             run = _runner(work, tasks, pieces, send_own(session.sparkContext))
@@ -77,7 +79,7 @@ class SparkEngine:
                 yield from _partitioned(rows, work.rules, pieces).toLocalIterator()
 
     def close(self) -> None:
-        """Stop the session, dead or alive."""
+        """Stop the session, even if it is dead."""
         self.sessions.close()
 
 
@@ -87,7 +89,7 @@ def pieces_of(m: int) -> int:
 
 
 def _partitioned(rows: RDD[tuple[int, bytes]], rules: Rules, pieces: int) -> RDD[tuple[int, bytes]]:
-    """Return rows in partitions in the order of their places; each partition is fetched by a separate job."""
+    """Return rows in partitions in the order of their places. Each partition is fetched by a separate job."""
     places = rules.shards * pieces
     each = max(1, FETCHED_BYTES // min(PIECE_BYTES, partial_bytes(rules.m)))
     return rows.partitionBy(-(-places // each), lambda place: int(place) // each)
@@ -96,7 +98,7 @@ def _partitioned(rows: RDD[tuple[int, bytes]], rules: Rules, pieces: int) -> RDD
 def _runner(
     work: Work, tasks: list[tuple[int, ...]], pieces: int, take_up: Callable[[], None]
 ) -> Callable[[int], Iterator[tuple[int, bytes]]]:
-    """Return the function that a Spark worker runs: from a task's number to the rows with its shards' outcomes.
+    """Return the function that a Spark worker runs, from a task's number to rows with its shards' outcomes.
 
     Piece i of shard s has the place ``s * pieces + i``.
     """
@@ -114,7 +116,7 @@ def _runner(
 def _in_batches(
     run: Callable[[int], Iterator[tuple[int, bytes]]],
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the same function for Arrow, with one row per batch."""
+    """Return a function for Arrow batches that calls ``run``, with one row per batch."""
 
     def run_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -130,8 +132,8 @@ def _in_batches(
 def _packed(work: Work, shards: tuple[int, ...]) -> Iterator[tuple[int, bytes]]:
     """Yield the partials of a task's shards as bytes for :func:`_unpacked`.
 
-    The last may be an error's class and sentence instead. It is returned as a result, because Spark would retry after
-    an exception, which would reach the driver inside a Java stack trace.
+    Instead of the last partial, there may be an error's class and sentence. The error is returned as a result,
+    because Spark would retry after an exception, and pass it to the driver inside a Java stack trace.
     """
     from fedping.server_jobs.round.shard import shard_partials
 

@@ -1,7 +1,7 @@
-"""The stages of a round of a line with a held or staged version.
+"""Round stages for a line with a held or staged version.
 
-A stage is read from the landed pings alone, and as a whole each time, so a round can be killed and repeated. The
-lineage records the figures of the decision (`fedping.model_store.version.StageState`), from which it follows.
+Each round reads the whole stage from the landed pings, so a round can be killed and repeated. The lineage records the
+figures on which the decision is based (`fedping.model_store.version.StageState`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class StageReading:
 
     Attributes:
         seen: the results of both sides.
-        stale: the number of pings of older versions that have landed since the staged one was computed.
-        until_ms: the latest landing that was read, Unix ms.
+        stale: the number of pings of older versions that have landed since the staged version was computed.
+        until_ms: the latest landing time that was read, Unix ms.
     """
 
     seen: StageState
@@ -41,8 +41,9 @@ class HeldState(RoundState):
     """The state of a round of a line with a held version.
 
     Attributes:
-        held: the version.
-        reading: the pings of both sides of its stage; None before, or if it is already to be withdrawn.
+        held: the held version.
+        reading: the pings of both sides of its stage; None before they are read, or if the version is already to be
+            withdrawn.
     """
 
     held: Version
@@ -50,12 +51,12 @@ class HeldState(RoundState):
 
 
 def report_held(context: RoundContext, state: HeldState) -> RoundResult:
-    """Stage: report the version that is held until a person decides."""
+    """Stage: report the version that is held until the operator decides."""
     return with_lineage(state.held, replace(state.result, status="held"))
 
 
 def read_trial(context: RoundContext, state: HeldState) -> HeldState:
-    """Stage: read the pings of both sides, unless an earlier round has decided to withdraw the version."""
+    """Stage: read the pings of both sides, unless an earlier round decided to withdraw the version."""
     lineage = state.held.lineage
     clients = lineage.aggregate.clients if lineage.aggregate else 0
     result = replace(state.result, clients=clients, counts=lineage.counts, arms=lineage.arms)
@@ -69,7 +70,7 @@ def read_trial(context: RoundContext, state: HeldState) -> HeldState:
 
 
 def decide_trial(context: RoundContext, state: HeldState) -> HeldState | RoundResult:
-    """Stage: wait until both sides have enough pings; if the version did worse, record that it is to be withdrawn."""
+    """Stage: wait until both sides have enough pings; record the withdrawal if the version did worse."""
     if state.reading is None:
         return state
     stage, seen, held = _stage(context), state.reading.seen, state.held
@@ -95,7 +96,7 @@ def decide_trial(context: RoundContext, state: HeldState) -> HeldState | RoundRe
 
 
 def publish_trial(context: RoundContext, state: HeldState) -> HeldState:
-    """Stage: publish the staged version to all clients, or the newest version again in its place."""
+    """Stage: publish the staged version to all clients, or republish the newest version instead."""
     if state.version is not None:
         context.store.publish(state.version)
         guard = state.version.lineage.guard or GuardState()
@@ -123,10 +124,10 @@ def _stage(context: RoundContext) -> Stage:
 def read_stage(context: RoundContext, staged: Version) -> StageReading:
     """Return the results of a staged version and of the head, from the landed pings.
 
-    Both sides count for the same time: pings of the head count if they landed after the staged version was computed.
+    Both sides count for the same period: pings of the head count if they landed after the staged version was computed.
 
     Raises:
-        UnreadableFile: a landed file is damaged, or not of the study's pings.
+        UnreadableFile: a landed file is damaged, or doesn't contain the study's pings.
     """
     landing, study, head = context.landing, context.study, context.head
     used = {file.path for file in staged.lineage.inputs}
@@ -147,12 +148,12 @@ def read_stage(context: RoundContext, staged: Version) -> StageReading:
 def _side_result(
     context: RoundContext, staged: Version, iteration: int, inputs: tuple[InputFile, ...], side: StageSide
 ) -> StageResult:
-    """Return the results of the clients on one side, which evaluated a version; their updates aren't read."""
+    """Return the results of the clients on one side, which evaluated a version. Their updates aren't read."""
     if not inputs:
         return StageResult()
     study = context.study
     rules = rules_for(study, side.line, iteration, key=key_of_lots(staged.digest, inputs))
-    applying = {arm.name for arm in study.arms if arm.applies and not arm.personal}  # personal models have other losses
+    applying = {arm.name for arm in study.arms if arm.applies and not arm.personal}  # their losses differ
     rules = replace(rules, submits=(False,) * len(rules.arms), measures=True, side=side)
     whole = joined(in_order(context.engine.partials(work_on(context.landing, inputs, rules)), rules.shards))
     places = [place for place, arm in enumerate(rules.arms) if arm in applying]

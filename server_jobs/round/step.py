@@ -1,6 +1,6 @@
 """One optimizer step: aggregated update in, new weights and state out.
 
-Rounds over files step with the aggregate of an engine. :class:`ArrayRound` aggregates updates that are arrays.
+Rounds over files use the aggregate of an engine. :class:`ArrayRound` aggregates arrays of updates.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from fedping.server_jobs.round.shard import batch_rows
 def apply_step(line: Line, weights: Vector, state: States, total: Any, key: bytes) -> tuple[Vector, States]:
     """Return the weights and the state after a round.
 
-    This is the pure core of a round: everything else is input and output.
+    This is the core of a round, without input and output.
 
     Args:
         line: the line.
         weights: the optimizer's doubles, shape (m,).
-        state: from :func:`fedping.server_jobs.optimize.first_state`, :func:`state_of` or an earlier step.
+        state: the state from :func:`fedping.server_jobs.optimize.first_state`, :func:`state_of` or an earlier step.
         total: the total of the line's accumulator.
-        key: the round's key, at least one byte; all randomness follows from it.
+        key: the round's key, at least one byte; all randomness is derived from it.
 
     Raises:
-        BrokenLink: a link raised an error, or returned what cannot be used.
+        BrokenLink: a link raised an error, or returned an unusable result.
     """
     own = _name_of_state(line)
     finished = accumulator_for(line).finish(total, line, weights, state.get(own, {}), subkey(key, "accumulator"))
@@ -51,10 +51,10 @@ def apply_step(line: Line, weights: Vector, state: States, total: Any, key: byte
 
 
 def state_of(line: Line, version: Version) -> States:
-    """Return the state of a version for :func:`apply_step`: that of the chain and that of the accumulator.
+    """Return a version's state for :func:`apply_step`: the chain's state and the accumulator's state.
 
     Raises:
-        FedpingError: it is the state of other links.
+        FedpingError: the state belongs to other links.
     """
     first, own = first_state(line), _name_of_state(line)
     kept = version.state.get(own, {}) if isinstance(version.state, dict) else {}
@@ -62,7 +62,7 @@ def state_of(line: Line, version: Version) -> States:
 
 
 def next_clip_bound(line: Line, state: States) -> float | None:
-    """Return the norm at which this round clips, from a line's state; None if it has none, or needs none."""
+    """Return the norm at which a round clips, given the state before it; None if the state has no bound."""
     return bound_of(state.get(_name_of_state(line), {}))
 
 
@@ -72,11 +72,11 @@ def _name_of_state(line: Line) -> str:
 
 
 MOST_HELD_BYTES = 2**30
-"""Maximum bytes of updates that a round in memory holds if it has to read them twice."""
+"""Maximum bytes of updates that a round in memory keeps if it has to read them twice."""
 
 
 class _Batch(NamedTuple):
-    """Some updates of one shard, their votes, and further columns that the accumulator asks for."""
+    """Updates of one shard, their votes, and further columns that the accumulator needs."""
 
     shard: int
     updates: Updates
@@ -85,14 +85,14 @@ class _Batch(NamedTuple):
 
 
 class ArrayRound:
-    """A round in memory, which merges updates as a round over files does.
+    """A round in memory that merges updates like a round over files.
 
-    It merges by client shard, in bounded batches, the shards in order. If each block of updates is what a landed file
-    would hold, and the blocks come in the order of the files, the bits are the same.
+    It merges updates by client shard in bounded batches, and then the shards in order. The bits are the same as in a
+    round over files if each block has the updates of one landed file, and blocks are added in the order of the files.
 
     Args:
         line: the line.
-        state: the state that the rounds before have left (:meth:`stepped`).
+        state: the state after the previous round (:meth:`stepped`).
         shards: the number of shards of the clients (`fedping.protocol.landing`).
     """
 
@@ -126,14 +126,14 @@ class ArrayRound:
         Args:
             shards: the shard of each update's client, shape (k,).
             updates: shape (k, m).
-            examples: the examples of each, shape (k,); an update without any does not count.
+            examples: the number of examples of each update, shape (k,); updates without examples don't count.
             pings: the number of pings with examples that each update's client has in this round, shape (k,).
-            clients: the client id of each, shape (k, 16); needed by aggregations with one point a client.
-            age: the age in versions of the weights behind all these updates; updates that are too old do not count.
-            senders: the senders of the updates, of length k; needed by aggregations that ask for it.
+            clients: the client id of each update, shape (k, 16); needed by aggregations with one point per client.
+            age: the age, in versions, of the weights behind all these updates; updates that are too old don't count.
+            senders: the senders of the updates, of length k; needed by aggregations that ask for them.
 
         Raises:
-            FedpingError: the line needs all updates at once, and these are too many.
+            FedpingError: the line needs all updates at once, and there are too many.
         """
         staleness = self._line.pipeline.staleness
         if age > (staleness.most if staleness else 0):
@@ -164,7 +164,7 @@ class ArrayRound:
             self._take(batch)
 
     def stepped(self, weights: Vector, state: States, key: bytes) -> tuple[Vector, States]:
-        """Return the weights and the state after a step with all that was added; see :func:`apply_step`."""
+        """Return the weights and the state after a step with all added updates (:func:`apply_step`)."""
         if self._measures:
             bound = first_bound(self._line, self._came())
             self._begin(accumulator_for(self._line, bound))
@@ -206,10 +206,10 @@ class ArrayRound:
 def pieces_of(
     shards: NDArray[np.uint16], used: NDArray[np.bool_], size: int, count: int = SHARDS
 ) -> tuple[NDArray[np.intp], list[tuple[int, int, int]]]:
-    """Return the used rows of a block by shard, and their batches: the shard, the first and one past the last of them.
+    """Return the used rows of a block by shard, and their batches: shard, start and end.
 
-    They are as in a landed file of the block, with ``count`` shards. A small file is one row group, whose batches have
-    all shards; in a larger one each shard is a row group, or some shards share one.
+    Batches are those of a landed file with the block's rows and ``count`` shards. A small file is one row group,
+    whose batches have all shards. In a larger file, each shard is a row group, or several shards share a row group.
     """
     order = np.argsort(shards, kind="stable")
     of = shards[order]

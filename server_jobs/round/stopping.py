@@ -1,4 +1,4 @@
-"""The end of an iteration and the end of training, by a line's settings.
+"""Rules for the end of an iteration and the end of training, by a line's settings.
 
 `fedping round`, `fedping schedule` and the simulation of a study share these rules.
 """
@@ -38,7 +38,7 @@ def iteration_ended(length: IterationLength, minutes: float, aggregate: Aggregat
 def stable_signs(aggregate: Aggregate, rule: IterationBySigns) -> float:
     """Return the share of weights whose mean update is ``rule.z`` standard errors from 0, or is 0 in every update.
 
-    The standard error is that of a mean of as many independent votes as the weight of the aggregate.
+    The standard error is that of a mean of independent votes whose number is the weight of the aggregate.
     """
     mean, m2 = np.array(aggregate.mean), np.array(aggregate.m2)
     if aggregate.weight <= 1:
@@ -48,7 +48,7 @@ def stable_signs(aggregate: Aggregate, rule: IterationBySigns) -> float:
 
 
 def clients_missing(length: IterationLength, aggregate: Aggregate) -> str:
-    """Return the missing clients or signs, as part of a sentence; empty if an iteration waits for time alone."""
+    """Return the missing clients or signs, as part of a sentence; empty if an iteration only waits for time."""
     if isinstance(length, IterationByClients):
         return f"{aggregate.clients:,} of {length.clients:,} clients have sent a usable update"
     if isinstance(length, IterationBySigns):
@@ -88,12 +88,13 @@ class Loss(NamedTuple):
 
 
 def best_version(losses: Sequence[Loss], rule: EarlyStop) -> int | None:
-    """Return the version with the lowest smoothed loss, the earliest of equals; None if no loss is known.
+    """Return the first version with the lowest smoothed loss; None if no loss is known.
 
-    Only the newest ``patience + 1`` versions count: training would already be over if an older one were the best.
+    Only the newest ``patience + 1`` versions are considered: training would already be over if an older version were
+    the best.
 
     Args:
-        losses: the losses that count, ascending by version.
+        losses: the losses to consider, ascending by version.
         rule: the settings of early stopping.
     """
     recent, means = _recent(losses, rule)
@@ -124,8 +125,8 @@ def _losses_needed(rule: EarlyStop) -> int:
 def validation_losses(store: ModelStore, study: str, line: str, head: int, rule: EarlyStop) -> list[Loss]:
     """Return the losses that decide whether training continues after version ``head``, ascending by version.
 
-    The loss of a version is in the lineage of the next one. Losses count from version 0 on, or from the latest version
-    that a rollback or a continuation published.
+    The loss of a version is in the lineage of the next version. Losses count from version 0 on, or from the latest
+    version published by a rollback or a continuation.
     """
     return list(islice(_losses_backwards(store, study, line, head, rule), _losses_needed(rule)))[::-1]
 
@@ -150,7 +151,7 @@ def version_to_keep(store: ModelStore, study: str, line: str, head: int, rule: E
 def stop_if_over(
     store: ModelStore, landing: Place | Landing, head: Version, rule: EarlyStop, provenance: Provenance
 ) -> int | None:
-    """Publish the best version again if training is over at ``head``; return its number, None if training continues.
+    """Republish the best version if training is over at ``head``; return its number, None if training continues.
 
     Raises:
         StoreError: a version cannot be read.

@@ -1,7 +1,8 @@
 """Waits for a number of clients, or a timeout, before a round.
 
-A round of a few institutions can begin when all of them have sent, rather than at a fixed time. Waiting only counts:
-the round that follows decides by the line's own settings which pings count, and whether they are enough.
+A round of a few institutions can start when all of them have sent updates, instead of at a fixed time. This module
+only counts clients. The round afterwards decides by the line's settings which pings count, and whether they are
+enough.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ LOOK_EVERY = 2.0
 
 
 class Wait(NamedTuple):
-    """The number of clients to wait for, each line's ``min_clients`` if None, and the longest wait in seconds."""
+    """The number of clients to wait for (None: each line's ``min_clients``), and the maximum wait in seconds."""
 
     clients: int | None
     seconds: float
 
 
 class Timer(NamedTuple):
-    """A monotonic clock, and a way to sleep, both in seconds."""
+    """A monotonic clock and a sleep function, both in seconds."""
 
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -42,7 +43,7 @@ WALL_TIMER = Timer()
 
 
 class Arrivals(NamedTuple):
-    """The number of a line's clients with an update to its newest version, and the number that is waited for."""
+    """A line's number of clients with an update to its newest version, and the number to wait for."""
 
     line: str
     clients: int
@@ -55,7 +56,7 @@ class Arrivals(NamedTuple):
 
 
 def check_wait(study: Study, lines: Sequence[str]) -> None:
-    """Raise :class:`InvalidSettings` if a line is private: its rounds may not depend on which clients have sent."""
+    """Raise :class:`InvalidSettings` if a line is private, because its rounds must not depend on the pings."""
     for name in lines:
         if study.line(name).privacy is not None:
             raise InvalidSettings(
@@ -71,14 +72,14 @@ def wait_for_clients(
     timer: Timer = WALL_TIMER,
     on_change: Callable[[tuple[Arrivals, ...]], None] = lambda arrivals: None,
 ) -> tuple[Arrivals, ...]:
-    """Wait until enough clients of every line have sent, or the time limit; return the final numbers.
+    """Wait until enough clients of every line have sent updates, or the time limit; return the final numbers.
 
     Args:
         store: the model store.
-        counters: one for each line.
-        seconds: the longest wait.
+        counters: one counter for each line.
+        seconds: the maximum wait.
         timer: the clock.
-        on_change: called each time that the numbers have changed.
+        on_change: called whenever the numbers have changed.
     """
     until, before = timer.clock() + seconds, None
     while True:
@@ -92,7 +93,7 @@ def wait_for_clients(
 
 
 class ArrivalCounter:
-    """Counts the clients of a line that have sent updates to a version; each landed file is read once.
+    """Counts the clients of a line that have sent updates to a version. Each landed file is read once.
 
     Args:
         landing: the landing folder.
@@ -111,7 +112,7 @@ class ArrivalCounter:
         self._of: dict[Place, frozenset[bytes]] = {}
 
     def count(self, version: int) -> Arrivals:
-        """Return the number of clients of a version, counted up to the awaited number."""
+        """Return a version's number of clients, counted up to the number to wait for."""
         if version != self._version:
             self._version, self._of = version, {}
         clients: set[bytes] = set()

@@ -1,13 +1,13 @@
-"""Winsorised means of an arm's loss and rank over clients, which no single client can move far.
+"""Winsorised means of an arm's loss and rank over clients, which a single client can't move far.
 
-A client's value is the mean over its pings, and for examples their sum. Values in the tails are moved to the nearest
-value inside. A median would not do: on ranked lists more than half of the losses are 0, before and after learning. The
-information is in the tail, of which only the end is moved.
+A client's value is the mean over its pings; for examples, it is the sum. Values in the tails are moved to the nearest
+value inside. A median would be useless: on ranked lists, more than half of the losses are 0, before and after
+learning. The information is in the tail, of which only the end is moved.
 
-A shard has counts and sums for 8,192 bins, by sign, exponent and first bits of the float32 number, each a sixteenth of
-a power of two wide. The numbers in a bin are multiples of one power of two with 24 bits, so their sum is exact for up
-to 2^29 clients, and sums merge to the same bits in any order. The limits of the tails are accurate to a bin: values
-beyond count as the mean of that bin.
+A shard has counts and sums for 8,192 bins, by sign, exponent and first bits of the float32 number, 16 for each power
+of two. The numbers in a bin are multiples of one power of two with 24 bits, so their sum is exact for up to 2^29
+clients, and sums merge to the same bits in any order. The limits of the tails are accurate to a bin: values beyond a
+limit count as the mean of its bin.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Clients by the bin of their value: the non-empty bins, ascending, and the number and sum of values in each.
+    """Clients by bin of their value: the non-empty bins, ascending, with the number and sum of values in each.
 
     All have shape (k,).
     """
@@ -45,29 +45,29 @@ class Values:
 
 
 def values_of(values: Vector) -> Values:
-    """Return clients by the bin of their value, shape (clients,), rounded to float32."""
+    """Return clients by bin of their value, given the values, shape (clients,), which are rounded to float32."""
     short = np.clip(values, -_LARGEST, _LARGEST).astype(np.float32)
     where = bins_of(short, BITS)
     return _counted(where, np.ones(len(where)), short)
 
 
 def merged_values(parts: Iterable[Values]) -> Values:
-    """Return the clients of all parts, which have no client in common; exact in any order."""
+    """Return the clients of all parts, which must have no clients in common. The result is exact in any order."""
     each = list(parts)
     return _counted(*(np.concatenate([getattr(part, field.name) for part in each]) for field in fields(Values)))
 
 
 def _counted(bins: NDArray[np.int64], clients: Vector, sums: NDArray[np.floating[Any]]) -> Values:
-    """Return the clients by bin, where a bin may occur several times."""
+    """Return the clients by bin; the arguments may contain a bin several times."""
     counts = np.asarray(np.bincount(bins, clients, BINS), np.float64)
     filled = np.flatnonzero(counts)
     return Values(filled, counts[filled], np.asarray(np.bincount(bins, sums, BINS), np.float64)[filled])
 
 
 def beyond(clients: int, tails: float) -> float:
-    """Return the number of clients in either tail: at least one of three or more, never the middle one.
+    """Return the number of clients in either tail: at least 1 of three or more, and always less than half.
 
-    It isn't rounded, so that arms of different size have the same share in the tails, and comparable means.
+    It isn't rounded, so that arms of different sizes have the same share in the tails, and comparable means.
     """
     return float(min(max(1.0, tails * clients), (clients - 1) // 2))
 
@@ -75,9 +75,9 @@ def beyond(clients: int, tails: float) -> float:
 def winsorised_mean(values: Values, tails: float) -> tuple[float, float]:
     """Return the winsorised mean of at least one client's value, and its approximate standard error.
 
-    The error is that of a mean of the winsorised values, plus that of their limits, which are off by as many clients as
-    chance puts beyond them. The latter is read further inside, where outliers have no influence. The error of a single
-    client's value is set to the value.
+    The error is that of a mean of the winsorised values, plus the error of the limits, because the number of clients
+    beyond them is random. The latter is computed further inside, where outliers have no influence. For a single
+    client, the error is set to its value.
 
     Args:
         values: the values of all shards.
@@ -89,7 +89,7 @@ def winsorised_mean(values: Values, tails: float) -> tuple[float, float]:
     inside = min(cut + math.sqrt(cut), (n - 1) // 2)
 
     def limits(cut: float) -> tuple[float, float]:
-        """Return the nearest values inside, interpolated between two clients."""
+        """Return the nearest values inside both tails, interpolated between two clients."""
         whole, part = math.floor(cut), cut % 1
         low, lower, high, higher = means[
             np.searchsorted(reached, np.clip((whole + 1, whole + 2, n - whole, n - whole - 1), 1, n))
@@ -108,7 +108,7 @@ def winsorised_mean(values: Values, tails: float) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class ArmValues:
-    """An arm's clients with an example, by loss, by number of examples, and by rank; None without ranks."""
+    """An arm's clients with an example, by loss, by number of examples, and by rank (None without ranks)."""
 
     loss: Values
     examples: Values
@@ -119,7 +119,7 @@ def arm_values(of: NDArray[np.int64], pings: Vector, loss: Vector, examples: Vec
     """Return the values of an arm's clients from their pings with an example.
 
     Args:
-        of: the client of each ping, numbers from 0, shape (k,).
+        of: the client of each ping, as numbers from 0, shape (k,).
         pings: the number of pings of each client, shape (clients,).
         loss: the loss of each ping, shape (k,).
         examples: the number of examples of each ping, shape (k,).
@@ -138,7 +138,7 @@ def arm_values(of: NDArray[np.int64], pings: Vector, loss: Vector, examples: Vec
 
 
 def merged_arms(parts: Iterable[ArmValues]) -> ArmValues:
-    """Return the clients of an arm over several shards; exact in any order."""
+    """Return the clients of an arm from several shards. The result is exact in any order."""
     each = list(parts)
     ranks = [part.rank_selected for part in each if part.rank_selected is not None]
     return ArmValues(
@@ -149,7 +149,7 @@ def merged_arms(parts: Iterable[ArmValues]) -> ArmValues:
 
 
 def winsorised(arm: ArmValues, tails: float) -> Winsorised | None:
-    """Return an arm's winsorised results for the lineage, from all shards; None without a client with an example."""
+    """Return an arm's winsorised results for the lineage, from all shards; None without clients with an example."""
     clients = round(float(arm.loss.clients.sum()))
     if not clients:
         return None

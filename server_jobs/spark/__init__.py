@@ -1,1 +1,1 @@
-"""Spark for the operator's jobs: a Java, a fast-starting session, code for the executors, spark-submit."""
+"""Spark for the operator's jobs: Java, a fast-starting session, code for executors, and spark-submit."""

@@ -1,11 +1,11 @@
-"""Makes an archive of Spark's classes, parsed and verified once, that the JVM maps into memory instead of 279 jars.
+"""Archive of Spark's parsed and verified classes, which the JVM maps into memory instead of 279 jars.
 
-It is made once per Java and Spark, takes half a minute and 180 MB in the cache folder, and saves two to three seconds
-of every later start. A session only reads it: no run takes longer to make it at its end, no kill leaves it half made,
-and two processes cannot get in each other's way.
+It is created once per Java and Spark, takes half a minute and 180 MB in the cache folder, and saves two to three
+seconds of every later start. Sessions only read it. So runs don't take longer to create it at their end, a killed run
+doesn't leave an incomplete archive, and processes don't interfere with each other.
 
-``python -m fedping.server_jobs.spark.archive`` makes it if it is missing; so does `spark-submit.sh` after its first
-round. With FEDPING_SPARK_ARCHIVE=off it is neither made nor used.
+``python -m fedping.server_jobs.spark.archive`` creates it if it is missing, as does `spark-submit.sh` after its first
+round. With FEDPING_SPARK_ARCHIVE=off, it is neither created nor used.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from fedping.server_jobs.spark.settings import SparkSettings, class_path
 MAKING = "making-"
 
 KEPT = 2
-"""Archives kept per Spark: cron and a person's shell may well find different Javas."""
+"""Number of archives kept per Spark, because cron and a user's shell may find different versions of Java."""
 
 
 def make_archive() -> Path | None:
-    """Make the archive if it is missing; return its path, or None while another process is making it.
+    """Create the archive if it is missing; return its path, or None while another process is creating it.
 
     Raises:
-        FedpingError: no Java, no room, or the JVM refuses.
+        FedpingError: there is no Java or no disk space, or the JVM fails.
     """
     java, home = find_java(), spark_home()
     path = archive_path(java, home)
@@ -71,7 +71,7 @@ def _make(java: Java, home: Path, path: Path) -> None:
 
 
 def _list_classes(classes: Path) -> None:
-    """Run a small job like those of rounds, and have the JVM list the classes that it loads."""
+    """Run a small job like a round's, and make the JVM list the classes that it loads."""
     options = (f"-XX:DumpLoadedClassList={classes}", "-Xshare:auto", "-Xlog:disable")
     settings = SparkSettings(master="local[2]", app_name="fedping-archive", driver_java_options=options)
     with spark_session(settings) as session:
@@ -91,7 +91,7 @@ def _dump(java: Java, home: Path, classes: Path, made: Path) -> None:
 
 @contextmanager
 def _sole(path: Path) -> Iterator[bool]:
-    """Yield whether this process holds the lock, which ends with the process, however that ends."""
+    """Try to lock a file; yield whether this process holds the lock, which ends with the process at the latest."""
     with open(path, "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -102,7 +102,7 @@ def _sole(path: Path) -> Iterator[bool]:
 
 
 def main() -> int:
-    """Make the archive if it is missing, saying so on stderr; return 0, 1 if it cannot be made, 130 if interrupted."""
+    """Create the archive if it is missing, with a message on stderr; return 0, 1 on failure, 130 if interrupted."""
     from rich.console import Console
 
     if not wants_archive() or current_archive(find_java(), spark_home()):

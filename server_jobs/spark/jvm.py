@@ -1,8 +1,8 @@
-"""The JVM of a session, started so that it can always be ended, and ended without waiting.
+"""Start and end of a session's JVM, which always ends with its session or process, without a wait.
 
-This uses undocumented names of PySpark and Py4J. With them a session starts a second sooner, ends without waiting,
-reports in one sentence why its JVM did not start, and takes its JVM with it. If these names differ from the releases
-that this was written for, or FEDPING_SPARK_PRIVATE is ``off``, a session is started and stopped in the documented way,
+This module uses undocumented names of PySpark and Py4J. With them, a session starts a second sooner, ends without
+waiting, reports in one sentence why its JVM didn't start, and always ends its JVM. If these names differ from those
+of supported releases, or FEDPING_SPARK_PRIVATE is ``off``, sessions are started and stopped in the documented way,
 with the same results.
 """
 
@@ -34,7 +34,7 @@ VARIABLE = "FEDPING_SPARK_PRIVATE"
 
 
 RELEASES = {"pyspark": "4.3.", "py4j": "0.10.9."}
-"""Prefixes of the versions in which the names have the expected meaning."""
+"""Prefixes of the versions in which the undocumented names have the expected meaning."""
 
 
 NAMES = {
@@ -48,16 +48,16 @@ NAMES = {
     "pyspark.sql": ("SparkSession._activeSession", "SparkSession._instantiatedSession"),
     "py4j.clientserver": ("ClientServerConnection.shutdown_socket",),
 }
-"""The names that are set or called, by module."""
+"""The undocumented names that are set or called, by module."""
 
 
 def may_use_private_names() -> bool:
-    """Return whether the private names are as expected, and their use is not switched off."""
+    """Return whether the private names are as expected, and their use isn't disabled."""
     return os.environ.get(VARIABLE) != "off" and private_name_mismatch() is None
 
 
 def private_name_mismatch() -> str | None:
-    """Return a version or name that differs from the releases that this was written for; None if all is as expected."""
+    """Return a version or name that differs from supported releases; None if there is no difference."""
     for package, beginning in RELEASES.items():
         try:
             found = version(package)
@@ -76,13 +76,13 @@ def private_name_mismatch() -> str | None:
 
 
 END_SECONDS = 20
-"""How long the JVM may take to end before it is killed; it usually takes a tenth of a second."""
+"""Maximum seconds until the JVM ends before it is killed. It usually takes a tenth of a second."""
 
 CUT_OFF_SECONDS = 5
-"""The same, if a person or a time limit waits for the end and the JVM's work is no longer needed."""
+"""Value of :data:`END_SECONDS` if a user or a time limit waits for the end, and the JVM's work is no longer needed."""
 
 LIVING: list[subprocess.Popen[bytes]] = []
-"""The JVMs that have been started and not yet ended."""
+"""The JVMs that were started and haven't ended yet."""
 
 
 UNCAUGHT = re.compile(r'Exception in thread "main" [\w.$]+: (.+)')
@@ -95,9 +95,9 @@ LAST_WORD_SECONDS = 5
 
 
 class Complaints:
-    """A pipe for the JVM's output, whose content goes to stderr once Spark has started.
+    """A pipe for the JVM's output. Its content is written to stderr after Spark has started.
 
-    The JVM's output must not mix with ours, which may be JSON for a machine, so both of its streams come here.
+    The pipe gets both of the JVM's streams, because they must not mix with this process's output, which may be JSON.
     """
 
     def __init__(self) -> None:
@@ -109,28 +109,28 @@ class Complaints:
         self._reader.start()
 
     def pass_on(self) -> None:
-        """Write the held-back output to stderr, and everything from now on immediately."""
+        """Write the collected output to stderr, and all later output immediately."""
         with self._lock:
             held, self._held = self._held or [], None
             _write(b"".join(held))
 
     def close_write_end(self) -> None:
-        """Close our handle once the JVM has its own, so that the end of its output is seen."""
+        """Close this process's write end once the JVM has its own, so that the end of its output is noticed."""
         if not self._closed:
             self._closed = True
             os.close(self.write_end)
 
     def end(self) -> None:
-        """Wait until the JVM's last word has been read, but not for a process that may have inherited the pipe."""
+        """Wait until the JVM's last output has been read, but not for processes that may have inherited the pipe."""
         self._reader.join(LAST_WORD_SECONDS)
 
     def said(self) -> str:
-        """Return the output that is held back so far."""
+        """Return the output collected so far."""
         with self._lock:
             return b"".join(self._held or []).decode(errors="replace").strip()
 
     def cause(self) -> str:
-        """Wait for the JVM's end and return in one line why Spark did not start: its error, or else its last word."""
+        """Wait for the JVM's end; return the reason why Spark didn't start: its error, or else its last line."""
         self.end()
         said = self.said()
         found = UNCAUGHT.search(said) or ERROR.search(said)
@@ -154,24 +154,24 @@ def _write(data: bytes) -> None:
 
 @dataclass(frozen=True)
 class Jvm:
-    """A JVM of ours: PySpark's connection to it, its process, and its output."""
+    """A JVM started here: PySpark's connection to it, its process, and its output."""
 
     gateway: Any
     process: subprocess.Popen[bytes]
     complaints: Complaints
 
     def kill(self) -> None:
-        """Kill its whole process group: at first shell scripts, later only Java."""
+        """Kill the JVM's process group, which has shell scripts at first, and later only Java."""
         _kill(self.process)
 
 
 def start_jvm(master: str) -> Jvm:
     """Start a JVM with the environment's Java, Spark and options.
 
-    Whatever interrupts this, :func:`kill_what_is_left` ends what has been started.
+    If this is interrupted, :func:`kill_what_is_left` ends the processes that were started.
 
     Raises:
-        FedpingError: it does not start.
+        FedpingError: the JVM doesn't start.
     """
     with _process_recorded():
         gateway, complaints = _launch(master)
@@ -180,11 +180,11 @@ def start_jvm(master: str) -> Jvm:
 
 @contextmanager
 def _process_recorded() -> Iterator[None]:
-    """Record in :data:`LIVING` the process that PySpark starts, which PySpark reveals only once it is connected.
+    """Record the process that PySpark starts in :data:`LIVING`; PySpark reveals it only after connecting.
 
-    The process gets its own process group. So all of it can be killed, even while a shell script becomes the JVM in
-    four steps, and Ctrl-C in a terminal does not reach it. That makes code between fork and exec unnecessary, which in
-    a process with threads, as this one, may wait forever for a lock.
+    The process gets its own process group. So all its children can be killed, even while a shell script becomes the
+    JVM in four steps, and Ctrl-C in a terminal doesn't reach it. No code between fork and exec is needed, which may
+    wait forever for a lock in a process with threads, such as this one.
     """
     from pyspark import java_gateway
 
@@ -210,7 +210,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _kill_living() -> None:
-    for process in LIVING.copy():  # the main thread may end one meanwhile
+    for process in LIVING.copy():  # the main thread may end a JVM meanwhile
         _kill(process)
 
 
@@ -218,7 +218,7 @@ BY_FORCE.append(_kill_living)
 
 
 def kill_what_is_left() -> None:
-    """Kill every JVM of ours that :func:`end_jvm` has not ended because its start was interrupted or failed."""
+    """Kill all JVMs not ended by :func:`end_jvm` because their start was interrupted or failed."""
     with signals_held():
         _kill_living()
         for process in LIVING:
@@ -227,15 +227,15 @@ def kill_what_is_left() -> None:
 
 
 def prepare_py4j() -> None:
-    """Make Py4J accept the interruption of a call quietly; to be called before the first call."""
+    """Make Py4J handle interrupted calls without log messages; to be called before the first call."""
     _quieten_py4j()
     _close_here_what_is_interrupted()
 
 
 def _quieten_py4j() -> None:
-    """Keep Py4J from logging the traceback of every call that Ctrl-C interrupts; whatever it logs it also raises.
+    """Prevent Py4J from logging a traceback for each call interrupted by Ctrl-C. All logged errors are also raised.
 
-    It partly logs to the root logger, where its records are recognised by their file.
+    Some records are logged to the root logger, where they are recognised by their file.
     """
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_not_from_py4j)
@@ -246,13 +246,13 @@ def _not_from_py4j(record: logging.LogRecord) -> bool:
 
 
 def _close_here_what_is_interrupted() -> None:
-    """Make Ctrl-C in a call to the JVM close connections only on this side.
+    """Make an interruption of a call to the JVM by Ctrl-C close connections only on this side.
 
-    Py4J also asks the JVM, over every open connection, to close the interrupted one by its two ports. The JVM closes
-    all connections with either port. One of them is the port that it listens on, so it closes every connection. If
-    another one is opened meanwhile, as PySpark does to clean up after the call, this fails, and the error replaces
-    the interruption.
-    The request is not needed either: the JVM notices by itself that a connection has been closed.
+    Py4J also asks the JVM, over every open connection, to close the interrupted connection, given by its two ports.
+    The JVM closes all connections with either port. One of them is the port on which it listens, so it closes all
+    connections. If another connection is opened meanwhile, as by PySpark to clean up after the call, this fails, and
+    the error replaces the interruption. The request isn't needed, because the JVM notices that a connection was
+    closed.
     """
     from py4j.clientserver import ClientServerConnection  # type: ignore[import-untyped]
 
@@ -279,9 +279,9 @@ def _launch(master: str) -> tuple[Any, Complaints]:
 
 
 def end_jvm(jvm: Jvm, seconds: float = END_SECONDS) -> None:
-    """Stop the application and end its JVM: in order if it ends within some seconds, otherwise by force.
+    """Stop the application and end its JVM, by force if it doesn't end within ``seconds``.
 
-    Calls to the JVM no longer block here: a call to one that was killed returns immediately.
+    Calls to the JVM don't block afterwards: a call to a killed JVM returns immediately.
     """
     from pyspark import SparkContext
 
@@ -305,7 +305,7 @@ def end_jvm(jvm: Jvm, seconds: float = END_SECONDS) -> None:
 
 
 def quieten_listening(context: SparkContext) -> None:
-    """Keep the thread that receives accumulators from printing a traceback when the JVM ends, for whatever reason."""
+    """Prevent the thread that receives accumulators from printing a traceback when the JVM ends for any reason."""
     server = context._accumulatorServer
     if server is not None:
         server.handle_error = lambda *_: None  # type: ignore[method-assign]
@@ -315,7 +315,8 @@ def quieten_listening(context: SparkContext) -> None:
 def _listening_ends(listener: Any) -> Iterator[None]:
     """End the thread that receives accumulators from the JVM, while the JVM ends.
 
-    Left to Spark this takes a second, a fifth of a short job: the thread checks once a second, or when its peer goes.
+    Without this, the end takes a second, a fifth of a short job: the thread checks once a second, or when its peer
+    ends.
     """
     if listener is None:
         yield
@@ -333,14 +334,14 @@ def _stop(context: SparkContext) -> None:
     from pyspark.sql import SparkSession
 
     session = SparkSession._instantiatedSession
-    # A JVM that has died, or was cut off by Ctrl-C in mid-answer, cannot be asked to stop; it is ended all the same.
+    # A JVM that has died, or was cut off by Ctrl-C in mid-answer, cannot be asked to stop; it is killed.
     with suppress(Py4JError, OSError):
         context.stop() if session is None else session.stop()
     SparkSession._instantiatedSession = SparkSession._activeSession = None
 
 
 def _end_process(process: subprocess.Popen[bytes]) -> None:
-    """End the JVM in order by closing the pipe that it reads; our sudden death would close it too."""
+    """End the JVM in order by closing the pipe that it reads. The death of this process would close it, too."""
     if process.stdin is not None:
         with suppress(BrokenPipeError):
             process.stdin.close()

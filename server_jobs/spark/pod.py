@@ -1,7 +1,8 @@
-"""The program of our containers for Spark on Kubernetes: a driver or an executor; Spark's own images have a script.
+"""The program of fedping's containers for Spark on Kubernetes: a driver or an executor.
 
-Spark passes the role and its arguments as a container's arguments; an executor gets the rest in variables. The
-templates of pods in ``deploy/kubernetes/spark`` name this module as the command.
+Spark's own images have a script instead. Spark passes the role and its arguments as the container's arguments; an
+executor gets other values in variables. The pod templates in ``deploy/kubernetes/spark`` name this module as the
+command.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ EXECUTOR = {
 """The arguments of an executor, and the environment variables that hold them."""
 
 JAVA_OPTION = re.compile(r"SPARK_JAVA_OPT_(\d+)")
-"""A variable with one of an executor's Java options, and its number."""
+"""Name of a variable with a Java option of an executor; the group is the option's number."""
 
 
 def program(words: Sequence[str], environment: Mapping[str, str], home: Path, java: Path) -> list[str]:
@@ -39,12 +40,12 @@ def program(words: Sequence[str], environment: Mapping[str, str], home: Path, ja
 
     Args:
         words: the container's arguments; the first is the role.
-        environment: the container's.
+        environment: the container's environment variables.
         home: the folder of the Spark to run.
         java: the ``JAVA_HOME`` to run it with.
 
     Raises:
-        InvalidSettings: there is no such role, or a variable of an executor is missing.
+        InvalidSettings: the role is unknown, or a variable of an executor is missing.
     """
     match list(words):
         case ["driver", *rest]:
@@ -73,7 +74,7 @@ def program(words: Sequence[str], environment: Mapping[str, str], home: Path, ja
 
 
 def _java_options(environment: Mapping[str, str]) -> list[str]:
-    """Return the options that Spark numbers, in their order."""
+    """Return the Java options in numbered variables, in their order."""
     found = {int(name[1]): value for key, value in environment.items() if (name := JAVA_OPTION.fullmatch(key))}
     return [found[number] for number in sorted(found)]
 
@@ -85,7 +86,7 @@ def _variable(environment: Mapping[str, str], name: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Become the program of this container; return 1 or 2 if there is none, or it cannot be run."""
+    """Replace this process by the container's program; return 1 or 2 if there is no program or it can't be run."""
     try:
         home = spark_home()
         java = java_home()

@@ -1,4 +1,4 @@
-"""A Spark session that starts fast, prints little, and leaves nothing behind: no process, no folder, no setting."""
+"""A Spark session that starts fast, prints little, and leaves no processes, folders or settings behind."""
 
 from __future__ import annotations
 
@@ -43,24 +43,25 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SET_BY_SPARK = ("SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE")
-"""The variables that PySpark sets in the environment of this process, from the session's settings."""
+"""Environment variables that PySpark sets in this process from the session's settings."""
 
 
 SECRET_FROM_WORKER = "_SPARK_AUTH_SECRET"
-"""The variable with the cluster's secret that a standalone worker gives a driver, whose settings then lack it."""
+"""Variable in which a standalone worker passes the cluster's secret to a driver, whose settings don't contain it."""
 
 
 @contextmanager
 def spark_session(settings: SparkSettings | None = None) -> Iterator[SparkSession]:
     """Start Spark, yield its session, and end it with its JVM.
 
-    Under `spark-submit` the JVM exists already, with the operator's settings, and is left to end by itself. Otherwise
-    it is ours: it ignores Ctrl-C, so that Python can end the job in order, and ends with this process however that
-    ends. If the master is not local, the code of this installation is shipped to the executors. If
-    :mod:`fedping.server_jobs.spark.jvm` says no, the JVM stays for the next session until this process ends.
+    Under `spark-submit`, the JVM already exists, with the operator's settings, and ends by itself. Otherwise it is
+    started here: it ignores Ctrl-C, so that Python can end the job in order, and always ends with this process. If
+    the master isn't local, the code of this installation is shipped to the executors. If private names may not be
+    used (:mod:`fedping.server_jobs.spark.jvm`), the JVM is kept for later sessions until this process ends.
 
     Raises:
-        FedpingError: no Java, or Spark does not start with these settings; a temporary failure if its master is away.
+        FedpingError: there is no Java, or Spark doesn't start with these settings; a temporary failure if its master
+            is unreachable.
         RuntimeError: this process already has a session.
     """
     settings = settings or SparkSettings()
@@ -96,7 +97,7 @@ def _adopted(settings: SparkSettings) -> Iterator[SparkSession]:
         with _interruption_first():
             yield session
     finally:
-        # What a failure or an interruption has left cannot always be asked to stop. The JVM is not ours to end.
+        # After a failure or an interruption, Spark can't always be asked to stop. The JVM was started elsewhere.
         with suppress(Py4JError, OSError):
             session.stop()
 
@@ -134,7 +135,7 @@ def _own(settings: SparkSettings) -> Iterator[SparkSession]:
 
 @contextmanager
 def _documented(settings: SparkSettings) -> Iterator[SparkSession]:
-    """Start and stop Spark using only documented calls of PySpark."""
+    """Start and stop Spark with only documented calls of PySpark."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
@@ -179,18 +180,18 @@ def _variables(start: Start, java: Java, home: Path) -> dict[str, str]:
         # such as the folders of a checkout, must not shadow the operator's own modules, so it comes last.
         roots = [*_own_path(), *os.environ.get("PYTHONPATH", "").split(os.pathsep), *package_roots()]
         made["PYTHONPATH"] = os.pathsep.join(filter(None, dict.fromkeys(roots)))
-        made["PYTHONSAFEPATH"] = "1"  # nor must what is in the folder from which they happen to be started
+        made["PYTHONSAFEPATH"] = "1"  # nor must modules in the folder where workers are started
     return made
 
 
 def _own_path() -> list[str]:
-    """Return the places where this process looks for modules before Python's own, such as a script's folder."""
-    last = f"python{sys.version_info.major}{sys.version_info.minor}.zip"  # the first of Python's own
+    """Return the module search path that precedes Python's own paths, such as a script's folder."""
+    last = f"python{sys.version_info.major}{sys.version_info.minor}.zip"  # the first of Python's own paths
     return [str(Path(each).absolute()) for each in takewhile(lambda each: Path(each).name != last, sys.path)]
 
 
 def _python_of_executors(start: Start, home: Path) -> str | None:
-    """Return which Python the operator names for executors, in Spark's order; PySpark asks for the variable alone."""
+    """Return the Python that the operator set for executors, by Spark's precedence; PySpark only reads the variable."""
     properties = properties_of(start.arguments, os.environ, home)
     return value_of(start.arguments, "", "spark.pyspark.python", properties) or os.environ.get("PYSPARK_PYTHON")
 
@@ -210,7 +211,7 @@ def _connect(jvm: Jvm, start: Start) -> SparkSession:
 
 @contextmanager
 def _start_told_of(master: str) -> Iterator[None]:
-    """Name Spark's start in the error of a time limit that is reached meanwhile."""
+    """Name Spark's start in the error if a time limit is reached within this context."""
     try:
         yield
     except DeadlineReached as error:
@@ -229,7 +230,7 @@ def _cause(error: Exception) -> str:
 
 @contextmanager
 def _interruption_first() -> Iterator[None]:
-    """Raise Ctrl-C itself instead of the error in PySpark's clean-up that follows it when the JVM is gone too."""
+    """Raise Ctrl-C's exception instead of a subsequent error in PySpark's clean-up after the JVM has ended, too."""
     from py4j.protocol import Py4JError
 
     try:
@@ -259,7 +260,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _interrupts_kept() -> Iterator[None]:
-    """Restore the caller's handler of Ctrl-C, which Spark replaces permanently."""
+    """Restore the caller's handler of Ctrl-C after the context; Spark replaces it permanently."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield

@@ -1,6 +1,6 @@
-"""One Spark session at a time, opened when a job needs it, and reopened after it dies.
+"""A lazily opened Spark session, which is reopened after it dies.
 
-Its executors are watched during a job, because Spark waits for new ones forever.
+Its executors are watched during a job, because Spark waits forever for new executors.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class SessionPool:
-    """The session of a process that runs one job after another.
+    """The Spark session of a process that runs one job after another.
 
-    A job that fails or is interrupted ends its session, so that the next job meets neither its remains nor the cause of
-    its failure.
+    A job that fails or is interrupted ends its session, so that neither remains of the job nor the cause of its
+    failure affect the next job.
 
     Args:
         open_session: context manager of a session. It is called again after :meth:`close`, after a failure, and when
@@ -39,11 +39,11 @@ class SessionPool:
 
     @contextmanager
     def working(self, job: failures.Job = failures.ROUND) -> Iterator[SparkSession]:
-        """Yield a living session for one job.
+        """Yield a working session for one job.
 
         Raises:
             TemporaryFailure: Spark can't run the job now.
-            FedpingError: the executors can't run our code. The job's own errors pass unchanged.
+            FedpingError: the executors can't run fedping's code. Errors of the job are passed on unchanged.
         """
         session, executors = self._living()
         executors.job = job
@@ -64,12 +64,12 @@ class SessionPool:
             raise sentence from error
 
     def close(self) -> None:
-        """Stop the session, dead or alive."""
+        """Stop the session, even if it is dead."""
         self._session = self._executors = None
         self._opened.close()
 
     def _cut_off(self, error: BaseException) -> None:
-        """Stop the session with the error, so that it does not wait long for unfinished work."""
+        """Stop the session because of an error, so that it doesn't wait long for unfinished work."""
         self._session = self._executors = None
         opened = self._opened.pop_all()
         with suppress(type(error)):  # the caller raises it
@@ -94,14 +94,14 @@ def _is_usable(session: SparkSession, executors: Executors) -> bool:
 
 LOOK_SECONDS = 2
 LOST_SECONDS = 60
-"""Seconds without executors after which a job is cancelled; a replacement takes a few seconds."""
+"""Seconds without executors after which a job is cancelled. A replacement takes a few seconds."""
 
 
 class Executors:
     """The state of one session's executors.
 
-    A restarted cluster master does not know earlier applications. Their executors end and no others start, but the
-    driver is not informed: its job waits forever.
+    A restarted cluster master doesn't know earlier applications. Their executors end and no others start, but the
+    driver isn't informed, so its job waits forever.
     """
 
     def __init__(self, session: SparkSession) -> None:
@@ -117,15 +117,15 @@ class Executors:
         self._given_up = False
 
     def all_left(self) -> bool:
-        """Return whether all executors are gone; raises the errors of calls to the JVM."""
+        """Return whether all executors have ended; raise errors of calls to the JVM."""
         return self._is_remote and not self._come_and_go and self._count() == 0 and self._ever
 
     def none_came(self) -> bool:
-        """Return whether there was no executor up to the last check; it makes no call, so it never waits."""
+        """Return whether there was no executor up to the last check, without a call to the JVM, which might wait."""
         return self._is_remote and not self._ever
 
     def failure(self) -> TemporaryFailure | None:
-        """Return the reason why the jobs were given up, if they were."""
+        """Return the error if the jobs were cancelled, else None."""
         return failures.executors_lost(self.master, LOST_SECONDS, self.job) if self._given_up else None
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""The settings of our Spark applications, and the operator's options in a command line for spark-submit.
+"""The settings of fedping's Spark applications, and the operator's options for spark-submit.
 
 `benchmarks.spark_start` measures the time that these settings save.
 """
@@ -17,15 +17,15 @@ from fedping.protocol.errors import InvalidSettings
 from fedping.server_jobs.spark.installation import cache_folder, put_cached
 
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
-"""Only the first compiler, the single-threaded collector, no statistics file: all for a JVM that lives for seconds.
+"""Java options for a JVM that runs for seconds: first compiler only, single-threaded collector, no statistics file.
 
-The workers compute in Python, so what the second compiler would gain later does not matter.
+The workers compute in Python, so the later gain by the second compiler doesn't matter.
 """
 
 REDACTED = "(?i)secret|password|passwd|token|credential|signature|key"
-"""Settings and variables whose names or values have one of these are hidden in event logs and on Spark's pages.
+"""Pattern of names and values of settings and variables that are hidden in event logs and on Spark's pages.
 
-Spark's own expression lets the keys of object stores pass, such as ``AZURE_STORAGE_ACCOUNT_KEY``.
+Spark's own pattern doesn't match keys of object stores, such as ``AZURE_STORAGE_ACCOUNT_KEY``.
 """
 
 LOG4J = """\
@@ -40,42 +40,42 @@ appender.stderr.layout.pattern = spark: %d{HH:mm:ss} %p %c{1}: %m%n%ex
 logger.native.name = org.apache.hadoop.util.NativeCodeLoader
 logger.native.level = error
 """
-"""Warnings and errors, to stderr, without Spark's welcome banner."""
+"""Log configuration: warnings and errors to stderr, without Spark's welcome banner."""
 
 
 @dataclass(frozen=True)
 class SparkSettings:
-    """How to start Spark. The operator's options for `spark-submit.sh` take precedence over all of this."""
+    """Settings for Spark's start. The operator's options for `spark-submit.sh` take precedence over them."""
 
     master: str | None = None
-    """Master URL; None takes that of `spark-defaults.conf` or of `$MASTER`, else ``local[cpus]``."""
+    """Master URL; None for the URL in `spark-defaults.conf` or `$MASTER`, else ``local[cpus]``."""
     cpus: int | None = None
     """Task slots of a local master; None for one per core."""
     app_name: str = "fedping"
     conf: Mapping[str, str] = field(default_factory=dict)
-    """Further Spark settings, which take precedence over those chosen here."""
+    """Further Spark settings, which take precedence over fedping's defaults."""
     packages: Sequence[str] = ()
-    """Packages of ours that executors need, besides those of rounds."""
+    """Packages of fedping that executors need in addition to those of rounds."""
     driver_java_options: Sequence[str] = ()
     """Further options for the driver's JVM."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """The master URL in effect, and the whole command line for spark-submit."""
+    """The effective master URL, and the whole command line for spark-submit."""
 
     master: str
     arguments: list[str]
 
 
 def plan(settings: SparkSettings, options: Sequence[str], spark_home: Path, archive: Path | None) -> Start:
-    """Put our settings before the operator's options, which thus win: spark-submit uses the last.
+    """Put fedping's settings before the operator's options, which take precedence because spark-submit uses the last.
 
     Args:
-        settings: ours.
-        options: the operator's, for spark-submit.
-        spark_home: the Spark that will run.
-        archive: the class-data archive to start from, if there is one.
+        settings: fedping's settings.
+        options: the operator's options for spark-submit.
+        spark_home: the folder of the Spark to run.
+        archive: the class-data archive to use; None without an archive.
     """
     master = value_of(options, "--master", "spark.master", {}) or settings.master
     master = master or properties_of(options, os.environ, spark_home).get("spark.master") or os.environ.get("MASTER")
@@ -95,22 +95,22 @@ def plan(settings: SparkSettings, options: Sequence[str], spark_home: Path, arch
 
 
 def class_path(spark_home: Path) -> str:
-    """Return the class path that an archive is made for, and that must come first where one is used.
+    """Return the class path for which an archive is created. It must come first when the archive is used.
 
-    Spark's own class path names one file twice, which no archive matches.
+    Spark's own class path contains a file twice, so it never matches an archive.
     """
     return f"{spark_home}/jars/*"
 
 
 def quoted(words: Sequence[str]) -> str:
-    """Join JVM options the way Spark splits them: at blanks outside double quotes."""
+    """Join JVM options so that Spark, which splits them at blanks outside double quotes, gets the same options."""
     return " ".join(f'"{word}"' if any(c.isspace() for c in word) else word for word in words)
 
 
 def _java_options(settings: SparkSettings, options: Sequence[str], spark_home: Path, archive: Path | None) -> str:
     words = [*QUICK_START, *settings.driver_java_options]
     if archive:
-        # A stale archive is not worth a warning in every run: it costs time, but never correctness.
+        # No warning about a stale archive in every run: it costs time, but never correctness.
         words += [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable", "-Xlog:all=error:stderr"]
     if not _has_log_settings(spark_home):
         logging = put_cached(cache_folder() / "spark" / "log4j2.properties", LOG4J.encode())
@@ -124,22 +124,22 @@ def _has_log_settings(spark_home: Path) -> bool:
 
 
 def submit_arguments(environment: Mapping[str, str]) -> list[str]:
-    """Return the operator's options for spark-submit in ``PYSPARK_SUBMIT_ARGS``, without the last word."""
+    """Return the operator's options for spark-submit from ``PYSPARK_SUBMIT_ARGS``, without the last word."""
     words = words_of("PYSPARK_SUBMIT_ARGS", environment)
     return words[:-1] if words[-1:] == ["pyspark-shell"] else words
 
 
 WITHOUT_VALUE = {"--supervise", "--verbose", "-v", "--help", "-h", "--version", "--usage-error"}
-"""The options of spark-submit that take no value; every other one takes one."""
+"""The options of spark-submit without a value. All other options have a value."""
 
 PROPERTY = re.compile(r"\s*([^\s=:#!][^\s=:]*)\s*[=:\s]\s*(.*)")
-"""A line of a Java properties file: a key, then blanks, ``=`` or ``:``, then the value."""
+"""Pattern of a line in a Java properties file: a key, then blanks, ``=`` or ``:``, then the value."""
 
 
 def split_command(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split a command line into the options of spark-submit and what follows them.
+    """Split a command line into options of spark-submit and the remaining words.
 
-    The options end at ``--``, or without one at the first word that is neither an option nor the value of one.
+    The options end at ``--``, or else at the first word that is neither an option nor an option's value.
 
     Raises:
         InvalidSettings: the last option lacks its value.
@@ -157,7 +157,7 @@ def split_command(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def value_of(options: Sequence[str], flag: str, key: str, properties: Mapping[str, str]) -> str | None:
-    """Return spark-submit's value of a setting: from its flag, else ``--conf key=…``, else the properties file."""
+    """Return spark-submit's value of a setting, from its flag, else ``--conf key=…``, else the properties file."""
     found = dict(properties).get(key)
     for name, value in option_pairs(options):
         if name in ("--conf", "-c") and value.partition("=")[0] == key:
@@ -166,7 +166,7 @@ def value_of(options: Sequence[str], flag: str, key: str, properties: Mapping[st
 
 
 def option_pairs(options: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the options of spark-submit with their values, "" for those without."""
+    """Yield the options of spark-submit with their values, "" for options without a value."""
     words = iter(options)
     for word in words:
         if word in WITHOUT_VALUE:
@@ -178,7 +178,7 @@ def option_pairs(options: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def properties_of(options: Sequence[str], environment: Mapping[str, str], spark_home: Path) -> dict[str, str]:
-    """Return the settings of the properties file that spark-submit will read; none if there is no such file."""
+    """Return the settings in the properties file that spark-submit will read; empty without such a file."""
     conf_folder = Path(environment.get("SPARK_CONF_DIR") or spark_home / "conf")
     named = next((value for name, value in option_pairs(options) if name == "--properties-file"), None)
     path = Path(named) if named else conf_folder / "spark-defaults.conf"
@@ -201,7 +201,7 @@ def words_of(name: str, environment: Mapping[str, str]) -> list[str]:
 
 
 def is_local(master: str) -> bool:
-    """Whether a master URL runs everything in one JVM, so that nothing must be shipped."""
+    """Return whether a master URL runs all tasks in one JVM, so that code needn't be shipped."""
     return master == "local" or master.startswith("local[")
 
 

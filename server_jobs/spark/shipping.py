@@ -1,8 +1,8 @@
-"""Code for executors on other machines: our packages, and the user's modules that extensions and losses need.
+"""Ships code to executors on other machines: fedping's packages, and users' modules for extensions and losses.
 
-Our packages are a zip on the executors' path, so that they need third-party packages only. The user's modules are the
-files that this process imports. They are in a zip outside the path: a finder serves the names in it and no others, so
-that standard and installed modules take precedence as they do here.
+fedping's packages are a zip on the executors' path, so that executors only need third-party packages. The user's
+modules are the files that this process imports. They are in a zip outside the path: a finder serves only the names in
+the zip, so that standard and installed modules take precedence as in this process.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ if TYPE_CHECKING:
 
 
 PACKAGES = ("fedping", "fedping.protocol", "fedping.model_store", "fedping.server_jobs", "fedping.commands")
-"""The packages for executors, and for the entry point if the driver runs on the cluster."""
+"""Packages for executors, and for the entry point if the driver runs on the cluster."""
 
 SIMULATING = ("fedping.client_sim", "fedping.analysis", "fedping.experiments")
 """Further packages for executors that simulate clients; rounds don't need them."""
 
 STAGING = "FEDPING_SPARK_STAGING"
-"""The variable for a folder that all machines of a standalone cluster have under one path."""
+"""Variable for a folder that all machines of a standalone cluster share under the same path."""
 
 ENTRY = Path(__file__).with_name("entry.py")
 """The program of a driver on the cluster."""
 
 KEPT = 3
-"""Zips kept in the cache folder, because a running submission reads one for a few seconds."""
+"""Number of zips kept in the cache folder, because a running submission reads its zip for a few seconds."""
 
 EPOCH = (1980, 1, 1, 0, 0, 0)
-"""The time of every file in the zip, so that equal code gives equal bytes."""
+"""Time of all files in the zip, so that equal code results in equal bytes."""
 
 
 def code_archive(more: Sequence[str] = ()) -> bytes:
-    """Return a zip of our packages as installed here, and of ``more``, which Python can run.
+    """Return a zip, which Python can run, of fedping's installed packages and those in ``more``.
 
-    Equal code gives equal bytes.
+    Equal code results in equal bytes.
     """
     files = [("__main__.py", ENTRY), *_sources((*PACKAGES, *more))]
     return zipped({name: path.read_bytes() for name, path in files})
 
 
 def code_archive_file(more: Sequence[str] = ()) -> Path:
-    """Write the zip into the cache folder, for a Spark that outlives this process, and return its path."""
+    """Write the zip to the cache folder, for a Spark that outlives this process, and return its path."""
     folder = cache_folder() / "code"
     content = code_archive(more)
     path = put_cached(folder / _code_name(content, ".zip"), content)
@@ -68,9 +68,9 @@ def code_archive_file(more: Sequence[str] = ()) -> Path:
 
 
 def code_jar_file(folder: Path, more: Sequence[str] = ()) -> Path:
-    """Write the zip into a folder that a cluster's machines share, with Java's suffix, and return its path.
+    """Write the zip to a folder shared by a cluster's machines, with Java's suffix, and return its path.
 
-    Nothing is removed there: an application that restarts days later fetches the zip again.
+    Older zips aren't removed, because an application that restarts days later fetches its zip again.
 
     Raises:
         FedpingError: the folder doesn't exist, or can't be written.
@@ -85,7 +85,7 @@ def code_jar_file(folder: Path, more: Sequence[str] = ()) -> Path:
 
 
 def needed_by(command: Sequence[str]) -> tuple[str, ...]:
-    """Return the further packages that a command's driver and executors need."""
+    """Return the additional packages that a command's driver and executors need."""
     return SIMULATING if {"simulate", "sweep"} & set(command) else ()
 
 
@@ -94,12 +94,12 @@ def _code_name(content: bytes, suffix: str) -> str:
 
 
 def package_roots() -> list[str]:
-    """Return the folder (or the zip) from which this process imports our packages."""
+    """Return the folder (or the zip) from which this process imports fedping's packages."""
     return [str(folder.parent) for _, folder in _folders(["fedping"])]
 
 
 def ship_code(session: SparkSession, more: Sequence[str] = ()) -> None:
-    """Give our packages to a session's executors, unless they run in this machine's JVM or already have them.
+    """Send fedping's packages to a session's executors, unless they run in this machine's JVM or have them already.
 
     Args:
         session: the session.
@@ -117,8 +117,8 @@ def ship_code(session: SparkSession, more: Sequence[str] = ()) -> None:
 
 
 def ship(context: SparkContext, name: str, content: bytes, *, is_on_path: bool = True) -> None:
-    """Send a file to a session's executors, once; Python there finds modules in it only if it is on the path."""
-    # Executors fetch it whenever they start, so it must last as long as the application, as this folder does.
+    """Send a file to a session's executors once. Their Python finds modules in it only if it is on the path."""
+    # Executors fetch the file when they start, so it must exist as long as the application, like this folder.
     path = Path(context._temp_dir, name)
     if not path.exists():
         path.write_bytes(content)
@@ -126,7 +126,7 @@ def ship(context: SparkContext, name: str, content: bytes, *, is_on_path: bool =
 
 
 def zipped(files: Mapping[str, bytes]) -> bytes:
-    """Return a zip of files by their names; equal files give equal bytes."""
+    """Return a zip of files, given by name. Equal files result in equal bytes."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in sorted(files.items()):
@@ -143,7 +143,7 @@ def _folders(packages: Iterable[str]) -> Iterator[tuple[str, Path]]:
 
 def _sources(packages: Iterable[str]) -> Iterator[tuple[str, Path]]:
     for package, folder in _folders(packages):
-        for path in folder.glob("*" if package == "fedping" else "**/*"):  # without the rooms that it links to
+        for path in folder.glob("*" if package == "fedping" else "**/*"):  # without the packages that it links to
             if path.is_file() and "__pycache__" not in path.parts:
                 yield f"{package.replace('.', '/')}/{path.relative_to(folder).as_posix()}", path
 
@@ -152,7 +152,7 @@ class _Shipped(NamedTuple):
     """The user's modules that were sent to a session's executors.
 
     Attributes:
-        archive: name of their zip; "" without any.
+        archive: name of the modules' zip; "" without modules.
         modules: the top-level modules and packages in the zip.
     """
 
@@ -161,20 +161,20 @@ class _Shipped(NamedTuple):
 
 
 def send_own(context: SparkContext, modules: Iterable[str] = ()) -> Callable[[], None]:
-    """Send the executors the extensions that this process has imported, and user's modules.
+    """Send the extensions that this process has imported, and users' modules, to the executors.
 
-    A module is sent with the user's modules that it imports. Installed packages are not sent: executors must have them,
-    as they have the dependencies of fedping.
+    A module is sent with the user's modules that it imports. Installed packages aren't sent: executors must have
+    them, like the dependencies of fedping.
 
     Args:
-        context: of the session.
+        context: the session's context.
         modules: modules in addition to those of the extensions.
 
     Returns:
-        a function that an executor calls before it uses any of them.
+        a function that an executor must call before it uses any of these modules.
 
     Raises:
-        FedpingError: a source cannot be read.
+        FedpingError: a source can't be read.
     """
     from fedping.protocol.extensions import packed  # not above: spark-submit.sh reports missing packages itself
 
@@ -183,7 +183,7 @@ def send_own(context: SparkContext, modules: Iterable[str] = ()) -> Callable[[],
 
 
 def _take_up(shipped: _Shipped, extensions: bytes) -> None:
-    """Make this executor's process import the modules that were shipped last, and none that were shipped before."""
+    """Make this executor's process import only the modules shipped last, none from earlier shipments."""
     from pyspark import SparkFiles
 
     from fedping.protocol.extensions import unpack
@@ -198,13 +198,13 @@ def _shipped(context: SparkContext, modules: Iterable[str]) -> _Shipped:
         return _Shipped("", frozenset())
     content = zipped(sources)
     archive = f"own-code-{hashlib.sha256(content).hexdigest()[:16]}.zip"
-    # Not by Spark's own way for Python, which would give it precedence over installed modules of the same name.
+    # Not as Spark ships Python files, which would take precedence over installed modules of the same name.
     ship(context, archive, content, is_on_path=False)
     return _Shipped(archive, frozenset(name.partition("/")[0].removesuffix(".py") for name in sources))
 
 
 def _put_first(shipped: _Shipped, archive: str) -> None:
-    """Make Python import these modules from an archive, in place of any other modules of their names."""
+    """Make Python import the shipped modules from an archive, instead of other modules with these names."""
     before = [each for each in sys.meta_path if isinstance(each, _Shipments)]
     if [each.shipped for each in before] == [shipped]:
         return
@@ -218,7 +218,7 @@ def _put_first(shipped: _Shipped, archive: str) -> None:
 
 
 class _Shipments:
-    """A finder of the shipped modules only; a package finds its own modules by its path."""
+    """A finder for the shipped top-level modules. Packages find their modules by their path."""
 
     def __init__(self, shipped: _Shipped, archive: str) -> None:
         self.shipped = shipped
@@ -231,10 +231,11 @@ class _Shipments:
 def own_sources(modules: Iterable[str]) -> dict[str, bytes]:
     """Return the sources of the user's modules among ``modules`` and their imports, by their names in a zip.
 
-    Each source is the file that this process imports. A package is sent whole, because it may import its modules later.
+    Each source is the file that this process imports. Packages are sent completely, because they may import modules
+    later.
 
     Raises:
-        FedpingError: a source cannot be read.
+        FedpingError: a source can't be read.
     """
     sources: dict[str, bytes] = {}
     pending, seen = list(modules), {"fedping", "pyspark", "__main__"}  # every executor has these
@@ -259,7 +260,7 @@ def _read(file: Path) -> bytes:
 
 
 def _imports(source: bytes) -> Iterator[str]:
-    """Yield the modules in a source's import statements, except those of its own package."""
+    """Yield the modules in a source's import statements, except modules of its own package."""
     try:
         nodes = list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError):  # not a module that was imported
@@ -274,7 +275,7 @@ def _imports(source: bytes) -> Iterator[str]:
 def _own_files(module: str) -> list[tuple[str, Path | None]]:
     """Return the file of a top-level module, or the files and folders of a package, by their names in a zip.
 
-    The result is empty for an installed module, and for a compiled one, which can't be imported from a zip.
+    The result is empty for installed modules, and for compiled modules, which can't be imported from a zip.
     """
     places = _places(module)
     if any(map(_is_installed, places)):
@@ -298,7 +299,7 @@ def _is_source(folder: str, file: str) -> bool:
 
 
 def _is_of_package(folder: Path) -> bool:
-    """Return whether a folder belongs to its package, that is, isn't hidden, a cache or a virtual environment."""
+    """Return whether a folder belongs to its package, and isn't hidden, a cache or a virtual environment."""
     return not folder.name.startswith((".", "__pycache__")) and not (folder / "pyvenv.cfg").exists()
 
 

@@ -1,8 +1,8 @@
-"""Distribution of tasks over the executors, with each result as soon as its task ends.
+"""Distribution of tasks over executors. Each result is available as soon as its task ends.
 
-Results are small; larger ones are left in files. They arrive through a Spark accumulator, Spark's only channel that
-reports a task when it ends, not when all tasks have ended. Spark adds the result of a task once, however often it was
-tried.
+Results must be small; larger results are stored in files. They arrive through a Spark accumulator, Spark's only
+channel that reports each task when it ends, not when all tasks have ended. Spark adds the result of a task once, even
+after several attempts.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Result: TypeAlias = tuple[int, bytes]
-"""The number of a task, and its outcome as bytes for :func:`_opened`."""
+"""A task's number, and its outcome as bytes for :func:`_opened`."""
 
 
 def spread(
     sessions: SessionPool, work: Callable[[int], T], count: int, job: Job, modules: Iterable[str] = ()
 ) -> Generator[tuple[int, T], None, None]:
-    """Run ``count`` tasks on the executors; yield the number of each task, from 0, and its outcome when it ends.
+    """Run ``count`` tasks on the executors; when a task ends, yield its number, from 0, and its outcome.
 
-    A task is repeated on another executor if its own is lost, so it must be idempotent. An error of a task is raised
-    here as if the task had run here, and the other tasks are cancelled.
+    A task is repeated on another executor if its executor is lost, so it must be idempotent. A task's error is raised
+    as if the task had run in this process, and the other tasks are cancelled.
 
     Args:
         sessions: the session of the executors.
@@ -47,7 +47,7 @@ def spread(
 
     Raises:
         TemporaryFailure: Spark can't run the tasks now.
-        FedpingError: the executors can't run our code.
+        FedpingError: the executors can't run fedping's code.
     """
     if not count:
         return
@@ -69,7 +69,7 @@ def spread(
                     raise result
                 for number, outcome in result:
                     yield number, cast("T", _opened(outcome))
-        except BaseException:  # the caller needs neither the rest nor Spark's log of its end
+        except BaseException:  # the caller needs neither the other results nor Spark's log of the end
             with suppress(Exception):
                 context.setLogLevel("OFF")
                 context.cancelAllJobs()
@@ -82,7 +82,7 @@ def _act(
     count: int,
     results: SimpleQueue[list[Result] | BaseException | None],
 ) -> None:
-    """Run the job, put its results into the queue, and last None or its error."""
+    """Run the job; put its results into the queue, followed by None or its error."""
     from pyspark.accumulators import AccumulatorParam
 
     class Collected(AccumulatorParam[list[Result]]):
@@ -128,7 +128,7 @@ def _list_accumulator() -> Any:
 def _outcome(work: Callable[[int], Any], take_up: Callable[[], None], number: int) -> bytes:
     """Return the outcome of a task, or its error.
 
-    An error is an outcome, because Spark would repeat the task without success, and report a Java stack trace.
+    Errors are returned as outcomes, because Spark would repeat the task without success, and report a Java stack trace.
     """
     try:
         take_up()

@@ -1,13 +1,13 @@
-"""`spark-submit.sh`: a fedping command inside a Spark application with the operator's options for spark-submit.
+"""Implementation of `spark-submit.sh`: a fedping command in a Spark application, with options for spark-submit.
 
-If the driver runs here, this process is the driver and starts the JVM itself, if and when the command needs one: a
-mistake in the command is reported in half a second, a round with nothing to do costs no JVM, and Ctrl-C reaches Python
+If the driver runs on this machine, this process is the driver, and starts a JVM only when the command needs it. So
+mistakes in the command are reported in half a second, a round without work starts no JVM, and Ctrl-C reaches Python
 first. If the driver runs on the cluster, spark-submit is run with the code and the entry point.
 
-Spark's standalone clusters run Java programs as drivers, not Python programs. There the application is Spark's own
-``PythonRunner``, by which every other cluster runs a Python driver, and the zip of our packages takes the place of the
-application's jar. A submission uses the RPC of the master, which requires the secret where ``spark.authenticate`` is
-on, and never its REST gateway, which does not.
+Spark's standalone clusters run Java programs as drivers, not Python programs. On them, the application is Spark's
+``PythonRunner``, with which other clusters run Python drivers, and the zip of fedping's packages replaces the
+application's jar. A submission uses the master's RPC, which requires the secret if ``spark.authenticate`` is on, and
+never its REST gateway, which doesn't require it.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ GOES_ALONG = (
     "FEDPING_STORAGE_PATIENCE",
     "FEDPING_SPARK_PRIVATE",
 )
-"""Variables that are passed unchanged to a command on the cluster: they name places, and contain no secrets."""
+"""Variables that are passed unchanged to a command on the cluster. They contain locations, but no secrets."""
 
 IN_IMAGE = "local:///opt/fedping/entry.py"
-"""The entry point in our images, whose code needs no shipping."""
+"""The entry point in fedping's images, which already contain the code."""
 
 USAGE = f"""\
 Usage: spark-submit.sh [SPARK-SUBMIT OPTION]... -- COMMAND [ARGUMENT]...
@@ -96,7 +96,7 @@ Environment:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code, that of the fedping command; 2 if nothing was started."""
+    """Run one command line; return the exit code of the fedping command, or 2 if it wasn't started."""
     words = list(sys.argv[1:] if argv is None else argv)
     log.choose(words[words.index("--") + 1 :] if "--" in words else [], os.environ)
     try:
@@ -136,7 +136,7 @@ def _driver_is_here(options: list[str]) -> bool:
     """Return whether the deploy mode is client.
 
     Raises:
-        InvalidSettings: there is no such mode, or the master cannot run a driver.
+        InvalidSettings: the mode is unknown, or the master can't run a driver.
     """
     properties = properties_of(options, os.environ, spark_home())
     mode = value_of(options, "--deploy-mode", "spark.submit.deployMode", properties) or "client"
@@ -163,8 +163,8 @@ def _as_driver(options: list[str], command: list[str]) -> int:
 
     os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join([*options, "pyspark-shell"])
     code = fedping(command)
-    if code == 0 and "pyspark" in sys.modules:  # a command without Spark is no reason to prepare it
-        prepare_archive()  # the work is done, and its outcome stands whatever happens here
+    if code == 0 and "pyspark" in sys.modules:  # only if the command used Spark
+        prepare_archive()  # the work is done; a failure here doesn't change its outcome
     return code
 
 
@@ -191,13 +191,13 @@ def _on_cluster(options: list[str], command: list[str]) -> int:
 
 
 def _uploads(options: list[str]) -> bool:
-    """Return whether a setting names a place for the files that pods need."""
+    """Return whether a setting gives a location for the files that pods need."""
     properties = properties_of(options, os.environ, spark_home())
     return value_of(options, "", "spark.kubernetes.file.upload.path", properties) is not None
 
 
 def _become_spark_submit(words: list[str]) -> NoReturn:
-    """Replace this process by Spark's own program, so that signals and the exit code are that program's."""
+    """Replace this process by Spark's program, which then gets the signals and determines the exit code."""
     program = spark_home() / "bin" / "spark-submit"
     try:
         os.execve(program, [str(program), *words], _environment())
@@ -213,7 +213,7 @@ EXIT_CODE = re.compile(r"^\s*exit code: (\d+)$", re.MULTILINE)
 
 
 def to_kubernetes(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a submission to Kubernetes; return the exit code of the driver's container if the submission waits for it."""
+    """Run a submission to Kubernetes; return the exit code of the driver's container if the submission waits."""
     code, said = run_and_read(words, environment)
     ended = EXIT_CODE.findall(said)
     return code or int(ended[-1]) if ended else code
@@ -224,7 +224,7 @@ def run_and_read(words: Sequence[str], environment: Mapping[str, str]) -> tuple[
 
     Raises:
         FedpingError: the program can't be run.
-        EndedBySignal: SIGINT or SIGTERM arrived; the program is killed, and its driver on the cluster continues.
+        EndedBySignal: SIGINT or SIGTERM arrived. The program is killed, but its driver on the cluster continues.
     """
     said = []
     with ended_by_signals():
@@ -260,7 +260,7 @@ LOG4J_OF_CLIENT = """\
 logger.client.name = org.apache.spark.deploy.ClientEndpoint
 logger.client.level = info
 """
-"""Only Spark's log shows the result of a submission: the exit code is 0 even if the driver has failed."""
+"""Log settings of the submission. Only Spark's log shows the result: the exit code is 0 even if the driver failed."""
 
 OPENED = tuple(
     f"--add-opens=java.base/{package}=ALL-UNNAMED"
@@ -274,7 +274,8 @@ OPENED = tuple(
         "java.util.concurrent",
     )
 )
-"""Packages of Java that Spark opens in every JVM that it starts except this one: Arrow needs ``java.nio``."""
+"""Options that open Java packages. Spark sets them in all JVMs that it starts except the driver's; Arrow needs
+``java.nio``."""
 
 SUBMITTED = re.compile(r"Driver successfully submitted as (\S+)")
 ENDED = re.compile(r"State of driver (\S+) is ([A-Z]+), exiting")
@@ -285,12 +286,12 @@ def submit_standalone(options: Sequence[str], command: Sequence[str], master: st
     """Submit a command, and wait for its end unless ``spark.standalone.submit.waitAppCompletion`` is false.
 
     Returns:
-        0 if the driver was submitted and has not failed, else 1; 130 or 143 if a signal ended the wait.
+        0 if the driver was submitted and hasn't failed, else 1; 130 or 143 if a signal ended the wait.
 
     Raises:
-        InvalidSettings: no setting names a place for the code from which the driver's machine can fetch it.
-        FedpingError: it cannot be put there, or Java does not run.
-        TemporaryFailure: the master does not answer.
+        InvalidSettings: no setting gives a location for the code from which the driver's machine can fetch it.
+        FedpingError: the code can't be written there, or Java doesn't run.
+        TemporaryFailure: the master doesn't respond.
     """
     named = os.environ.get(STAGING)
     if not named:
@@ -323,7 +324,7 @@ def submit_standalone(options: Sequence[str], command: Sequence[str], master: st
 
 
 def kill_standalone(options: Sequence[str], master: str, driver: str, home: Path) -> int:
-    """Ask a master to kill a driver, over the RPC by which it was submitted; return 0 if the master does so."""
+    """Ask a master to kill a driver, over the RPC used for its submission; return 0 on success."""
     # Any file will do for the jar: the class is Spark's own.
     jar = str(next(home.glob("jars/spark-core_*.jar"), home))
     client = ["--master", "local", "--deploy-mode", "client", "--class", CLIENT, jar, "kill", master, driver]
@@ -339,7 +340,7 @@ def _outcome(driver: str, state: str) -> int:
 
 
 def _without(options: Sequence[str], left_out: str) -> list[str]:
-    """Return options for spark-submit without one of them, such as ``--py-files``, which only Python programs have."""
+    """Return options for spark-submit without an option such as ``--py-files``, which only Python programs have."""
     kept: list[str] = []
     for name, value in option_pairs(options):
         if name != left_out:
@@ -348,7 +349,7 @@ def _without(options: Sequence[str], left_out: str) -> list[str]:
 
 
 def _told_by_spark(words: Sequence[str], home: Path) -> str:
-    """Run Spark's program of submissions, pass its log on to stderr, and return the log."""
+    """Run Spark's submission program, copy its log to stderr, and return the log."""
     java = find_java().runtime / "bin" / "java"
     logging = put_cached(cache_folder() / "spark" / "log4j2-submit.properties", (LOG4J + LOG4J_OF_CLIENT).encode())
     started = [
