@@ -48,7 +48,8 @@ def client_algorithm(name: str) -> Decorator:
     the class requires a server that adds the mean of the updates; any other is rejected before the first round. With
     ``personal_weights(model, weights, batch, state)`` clients predict with personal weights, shape (k, m), which the
     laboratory evaluates in addition to the shared ones. ``local_steps`` draws the examples of local steps. A function,
-    or ``update``, with a further parameter ``version`` gets the number of the fetched version, from 0;
+    or ``update``, with a further parameter ``version`` gets the number of the fetched version, from 0; with ``now`` the
+    simulated time of each client's invitation in seconds, shape (k,), or None without a ``[clock]``;
     ``steps_taken(sizes)`` returns the number of local steps of each client.
     """
     return _decorator("client_algorithm", name)

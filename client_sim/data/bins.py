@@ -26,7 +26,8 @@ class Discretise(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     Attributes:
         bins: the number of bins of a feature; equal edges merge, so that a feature may have fewer.
         by: ``quantile``, so that bins have equally many values, or ``width``, so that they are equally wide.
-        encode: a bin is its number from 0 (``ordinal``), or a feature of its own that is 1 or 0 (``one_hot``).
+        encode: a bin is its number from 0 (``ordinal``), or a feature of its own that is 1 or 0 (``one_hot``), of which
+            two values need one.
     """
 
     bins: Annotated[int, Meta(ge=2, le=MOST_BINS)] = 10
@@ -96,12 +97,12 @@ class Discretising:
 
     Attributes:
         bins: the bins of each feature.
-        occupied: whether each bin has a training example, shape (d, b).
-        one_hot: whether each occupied bin becomes a feature.
+        features: which bins become a feature if ``one_hot``, shape (d, b).
+        one_hot: whether bins become features.
     """
 
     bins: Bins
-    occupied: NDArray[np.bool_]
+    features: NDArray[np.bool_]
     one_hot: bool
 
     def of(self, data: ExampleData) -> ExampleData:
@@ -116,7 +117,7 @@ class Discretising:
                 columns.append(data.x[:, position])
                 names.append(name)
                 continue
-            for bin_ in np.flatnonzero(self.occupied[position]):
+            for bin_ in np.flatnonzero(self.features[position]):
                 columns.append((numbers[:, position] == bin_).astype(np.float64))
                 names.append(self._name(name, position, int(bin_)))
         return replace(data, x=np.stack(columns, axis=1), features=tuple(names))
@@ -128,7 +129,16 @@ class Discretising:
 
 
 def discretising(train: ExampleData, settings: Discretise) -> Discretising:
-    """Return the discretisation of every feature over all examples."""
+    """Return the discretisation of every feature over all examples.
+
+    One-hot, a feature with two values becomes one that is 1 for the greater; zeros and ones stay as they are.
+    """
     bins = (quantile_bins if settings.by == "quantile" else equal_bins)(train, settings.bins)
-    occupied = client_bin_counts(train.pooled(), bins)[0] > 0  # counts are summed over clients
-    return Discretising(bins, occupied, settings.encode == "one_hot")
+    occupied = client_bin_counts(train.pooled(), bins)[0] > 0  # of the sum over clients
+    if settings.encode == "ordinal":
+        return Discretising(bins, occupied, one_hot=False)
+    least, greatest = quantiles(train, _LEAST), quantiles(train, 1.0)
+    two = ((train.x == least) | (train.x == greatest)).all(axis=0) & (occupied.sum(axis=1) == 2)
+    occupied[two, occupied[two].argmax(axis=1)] = False
+    as_they_are = two & (least == 0) & (greatest == 1)
+    return Discretising(Bins(np.where(as_they_are[:, None], np.inf, bins.edges)), occupied, one_hot=True)

@@ -1,13 +1,14 @@
 """The folder of an institution: its identity, its progress, and a ping until it is answered.
 
-identity.key     seed of its id and of its draws, created once; readable by its owner only
-joined.json      the study and model of the folder, and the terms that were agreed to
-progress.json    the newest version with an accepted ping; contributions to a private line; the held-out share
-waiting.json     a ping without an answer
-sent.ndjson      log of what has left this machine: a line for each ping before it is posted, and one when it is
-                 accepted or rejected, without its update
-clients.sqlite   state that the training keeps with the client, if any
-held-out/        a folder of the same kind, of the client that evaluates on held-out rows, if any
+- identity.key: seed of its id and of its draws, created once; readable by its owner only
+- joined.json: the study and model of the folder, and the terms that were agreed to
+- progress.json: the newest version with an accepted ping; contributions to a private line; the held-out share
+- table.json: the table's file, and keyed marks of some of its rows (`same_table.py`)
+- waiting.json: a ping without an answer
+- sent.ndjson: log of what has left this machine: a line for each ping before it is posted, and one when it is accepted
+  or rejected, without its update
+- clients.sqlite: state that the training keeps with the client, if any
+- held-out/: such a folder of the client that evaluates on held-out rows, if any
 
 A ping is on disk before it is posted, and posted with the same bytes until it is answered, so that ingest counts it
 once, however often this process is killed.
@@ -163,6 +164,13 @@ class Waiting(Struct, frozen=True, kw_only=True):
     weights: str = ""
 
 
+class KnownTable(Struct, frozen=True, kw_only=True):
+    """The table of the last run that could send: its file, and keyed marks of some of its rows, 8 bytes each."""
+
+    data: str
+    marks: bytes
+
+
 class Sent(Struct, frozen=True, kw_only=True):
     """A line of the log about a posted or answered ping; pings of a private line have neither loss nor examples.
 
@@ -249,6 +257,16 @@ class StateFolder:
         """The pending ping, if any. After a crash the file may still have an accepted one, which is ignored."""
         ping = self._read("waiting.json", Waiting)
         return ping if ping is not None and ping.version > self.progress.version else None
+
+    @property
+    def table(self) -> KnownTable | None:
+        """The table of the last run that could send; None before, and in folders of older programs."""
+        return self._read("table.json", KnownTable)
+
+    def keep_table(self, table: KnownTable) -> None:
+        """Write the table of a run that can send."""
+        if self.table != table:
+            self._write("table.json", table)
 
     def keep(self, ping: Waiting) -> None:
         """Write a ping, which can then be posted."""

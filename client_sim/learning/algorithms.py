@@ -42,6 +42,7 @@ class OwnAlgorithm:
     settings: dict[str, Any]
     instance: Any
     version: int = 0
+    now: FloatArray | None = None
 
     def init_state(self, model: Model[Any]) -> Any:
         """See :meth:`Algorithm.init_state`."""
@@ -76,9 +77,10 @@ class OwnAlgorithm:
             )
         return self._judged(found[0], shape), after
 
-    def _asked(self, function: Any) -> dict[str, int]:
-        """Return the number of the fetched version as an argument, if the function has a parameter for it."""
-        return {"version": self.version} if asks_for(function, "version") else {}
+    def _asked(self, function: Any) -> dict[str, Any]:
+        """Return the number of the fetched version and the time, each if the function has a parameter for it."""
+        known = {"version": self.version, "now": self.now}
+        return {name: value for name, value in known.items() if asks_for(function, name)}
 
     def _judged(self, found: Any, shape: list[int], what: str = "updates") -> Floats:
         with self.extension.guarded():
@@ -125,8 +127,8 @@ class OwnPublishingPersonal(OwnPublishing, OwnPersonal):
     """A user's algorithm that publishes more arrays, and gives clients their own weights."""
 
 
-def own_algorithm(training: OwnTraining, version: int = 0) -> OwnAlgorithm:
-    """Return the algorithm of an extension, in the form that clients run on a version.
+def own_algorithm(training: OwnTraining, version: int = 0, now: FloatArray | None = None) -> OwnAlgorithm:
+    """Return the algorithm of an extension, as clients run it on a version; ``now`` as :func:`algorithm_for`.
 
     Raises:
         InvalidSettings: the extension is not installed, or its code differs from the settings' digest.
@@ -137,7 +139,7 @@ def own_algorithm(training: OwnTraining, version: int = 0) -> OwnAlgorithm:
     made: type[OwnAlgorithm] = OwnPersonal if hasattr(instance, "personal_weights") else OwnAlgorithm
     if hasattr(instance, "beside"):
         made = OwnPublishingPersonal if made is OwnPersonal else OwnPublishing
-    return made(extension, training.settings, instance, version)
+    return made(extension, training.settings, instance, version, now)
 
 
 ALGORITHMS: dict[type[msgspec.Struct], Callable[[Any], Algorithm]] = {
@@ -148,14 +150,19 @@ ALGORITHMS: dict[type[msgspec.Struct], Callable[[Any], Algorithm]] = {
 """Factories of client algorithms, by the type of a line's training settings."""
 
 
-def algorithm_for(training: Training, version: int = 0) -> Algorithm:
-    """Return the algorithm for a line's training settings, in the form that clients run on a version.
+def algorithm_for(training: Training, version: int = 0, now: FloatArray | None = None) -> Algorithm:
+    """Return the algorithm for a line's training settings, as clients run it on a version.
+
+    Args:
+        training: what a client does.
+        version: the number of the fetched version.
+        now: each client's simulated time, for extensions, in seconds since the run began, shape (k,); None without.
 
     Raises:
         InvalidSettings: there is no such algorithm.
     """
     if isinstance(training, OwnTraining):
-        return own_algorithm(training, version)
+        return own_algorithm(training, version, now)
     if training.personal is not None:
         shared = replace(training, personal=None)
         return personal_algorithm(training.personal, shared, algorithm_for(shared), version)

@@ -93,6 +93,7 @@ def cohort_updates(
     state: State = NO_STATE,
     *,
     version: int = 0,
+    now: FloatArray | None = None,
     projection: Projection | Factors | None = None,
     losses: bool = True,
 ) -> CohortUpdates:
@@ -108,6 +109,7 @@ def cohort_updates(
         keys: a random key for each client, shape (k,).
         state: the clients' state, arrays of shape (k, ...).
         version: the number of the fetched version.
+        now: each client's simulated time of invitation, in seconds, shape (k,); None without a clock.
         projection: for structured training, the projection of the clients' gradients, or the factors that they train.
         losses: whether to compute losses.
 
@@ -119,7 +121,7 @@ def cohort_updates(
         FedpingError: the examples or the updates don't fit the model, or a structured training has no projection.
     """
     weights = np.asarray(weights, np.float64)
-    whole, model, algorithm = model, bare(model), algorithm_for(training, version)
+    whole, model, algorithm = model, bare(model), algorithm_for(training, version, now)
     begin, factors = weights, None
     if isinstance(projection, Factors):
         factors = projection
@@ -197,6 +199,7 @@ def updates_of_fleet(
     threads: int = 1,
     *,
     version: int = 0,
+    now: FloatArray | None = None,
     kept: Kept | None = None,
     projections: Projections | None = None,
     losses: bool = True,
@@ -214,6 +217,7 @@ def updates_of_fleet(
             client.
         threads: number of blocks processed at a time, each up to ``most_bytes``.
         version: the number of the fetched version.
+        now: as for :func:`cohort_updates`, for each of ``clients``.
         kept: the clients' state, if the algorithm has any. The state of a block is saved before the block is yielded:
             if the process is stopped, a client may lose an update, but never sends an update twice.
         projections: for structured training, by positions in ``clients``
@@ -259,6 +263,7 @@ def updates_of_fleet(
                 keys[at],
                 state,
                 version=version,
+                now=None if now is None else now[at],
                 projection=projections(at) if projections else None,
                 losses=losses,
             )

@@ -60,12 +60,14 @@ class Turn:
         attempts: number of each client's earlier invitations in that round, shape (k,).
         repeats: as :attr:`Updates.repeats`.
         pings: as :attr:`Updates.pings`.
+        began: the simulated time of each one's invitation in seconds, shape (k,); None without a clock.
     """
 
     round_: int
     attempts: NDArray[np.int64]
     repeats: NDArray[np.int64]
     pings: NDArray[np.int64]
+    began: FloatArray | None = None
 
 
 _LOST = "late updates are left out; set 'staleness' in [server] or [line.pipeline] to merge them"
@@ -171,7 +173,7 @@ class Cohorts:
         seconds = dict(zip(zip(answers.clients.tolist(), repeats.tolist(), strict=True), answers.seconds, strict=True))
         for age, invited in sorted({*zip(answers.ages.tolist(), answers.rounds.tolist(), strict=True)}):
             some = np.flatnonzero((answers.ages == age) & (answers.rounds == invited))
-            turn = Turn(invited, answers.attempts[some], repeats[some], pings[some])
+            turn = Turn(invited, answers.attempts[some], repeats[some], pings[some], answers.began[some])
             for block in self._blocks_by(round_, answers.clients[some], versions[age], age, turn=turn):
                 who = zip(block.clients.tolist(), block.repeats.tolist(), strict=True)
                 yield replace(self._as_sent(block), seconds=np.array([seconds[each] for each in who]))
@@ -293,6 +295,7 @@ class Cohorts:
                 keys,
                 threads=self._threads,
                 version=max(round_ - age, 0),
+                now=turn.began,
                 kept=Kept(self._states, clients),
                 projections=projections(self._links, keys, _UPLOAD),
             )

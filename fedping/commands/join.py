@@ -427,6 +427,7 @@ def _institutions(
         in_arm,
     )
     from fedping.client_sim.joining.institution import Institution
+    from fedping.client_sim.joining.same_table import check_same_table
     from fedping.client_sim.joining.terms import membership
 
     agreed = None if options.columns is None else read_columns(options.columns)
@@ -439,6 +440,7 @@ def _institutions(
     member = membership(study, folder.seed)
     needed = wanted_by(member.model, f"the model '{member.line.spec.model}' of line '{member.line.name}'")
     rows = read_examples(options.data, options.label, agreed, needed)
+    known = check_same_table(folder, options.data, rows)
     weights = None if agreed is None else agreed.class_weights
     chosen = Chosen(
         data=options.data,
@@ -462,6 +464,7 @@ def _institutions(
             for institution in institutions:  # first, because after a kill here the ping would be sent
                 institution.discard()
             decided.keep(folder)
+            folder.keep_table(known)
         return institutions, decided
 
     if share is None:

@@ -90,6 +90,20 @@ def test_one_feature_for_each_bin_with_an_example() -> None:
     assert unseen.x.tolist() == [[0, 0], [1, 0], [0, 1]]
 
 
+@pytest.mark.parametrize("by", ["quantile", "width"])
+def test_one_hot_a_feature_with_two_values_becomes_one(by: Literal["quantile", "width"]) -> None:
+    values = np.array([[0, 5, -1, 0, 0], [1, 5, 2, 1, 1], [1, 9, 2, 3, 0.5], [0, 9, -1, 3, 1]])
+    data = example_data(values, np.zeros(4), (1, 3))
+    of = discretising(data, Discretise(bins=4, by=by, encode="one_hot")).of(data)
+    assert of.features[0] == "x0"
+    assert of.x[:, 0].tolist() == [0, 1, 1, 0]
+    assert [name.partition(" < ")[2] for name in of.features[1:3]] == ["x1", "x2"]
+    assert of.x[:, 1:3].T.tolist() == [[0, 0, 1, 1], [0, 1, 1, 0]]
+    assert of.x.shape[1] == 3 + 3 + 3, "three values are three features, also within zero and one"
+    ordinal, top = discretising(data, Discretise(bins=4, by=by)).of(data), 1 if by == "quantile" else 3
+    assert ordinal.x[:, :2].T.tolist() == [[0, top, top, 0], [0, 0, top, top]]
+
+
 @pytest.mark.parametrize("values", [[3.0] * 4, [0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]])
 @pytest.mark.parametrize("encode", ["ordinal", "one_hot"])
 def test_a_feature_whose_bins_merge_into_one_keeps_its_values(values: list[float], encode: str) -> None:

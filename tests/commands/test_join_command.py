@@ -449,7 +449,8 @@ def test_a_corrected_table_takes_part_in_the_version_for_which_the_wrong_one_was
     store_with(store, replace(tumours(min_clients=3), limits=Limits(examples=1000, loss=(0.0, 100.0))))
     join = typed_join(tmp_path, capsys)
     round_ = ["round", STUDY, "--engine", "numpy", "--store", str(store), "--landing", str(landing)]
-    wrong = in_another_unit(tmp_path / "hospital-0.csv", tmp_path / "wrong.csv")
+    table = tmp_path / "hospital-0.csv"
+    correct = table.read_text()
     with running_ingest(store, landing, "--workers", "1") as server:
         for number in range(3):
             join(server.url, "--yes", "--rounds", "1", number=number)
@@ -457,8 +458,10 @@ def test_a_corrected_table_takes_part_in_the_version_for_which_the_wrong_one_was
         assert main(round_) == 0
         for number in (1, 2):
             join(server.url, "--yes", "--rounds", "1", number=number)
-        said = join(server.url, "--yes", "--rounds", "1", "--data", str(wrong), code=1)[1]
+        table.write_text(in_another_unit(correct))
+        said = join(server.url, "--yes", "--rounds", "1", code=1)[1]
         assert "the server rejected the ping of version 1: 400 the loss is" in said
+        table.write_text(correct)
         out, said = join(server.url, "--yes", "--rounds", "1")
         assert "1 ping taken so far, up to version 0" in said
         assert out.startswith("version 1: ")
@@ -469,13 +472,12 @@ def test_a_corrected_table_takes_part_in_the_version_for_which_the_wrong_one_was
     assert lineage.counts["used"] == 3
 
 
-def in_another_unit(table: Path, written: Path) -> Path:
-    """Write a table with its first column in thousandths of its unit."""
-    names, *rows = table.read_text().splitlines()
+def in_another_unit(table: str) -> str:
+    """Return a table with its first column in thousandths of its unit."""
+    names, *rows = table.splitlines()
     cells = [row.split(",") for row in rows]
     lines = [names, *(",".join([str(1000 * float(first)), *rest]) for first, *rest in cells)]
-    written.write_text("\n".join(lines) + "\n")
-    return written
+    return "\n".join(lines) + "\n"
 
 
 def test_without_a_ticket_nothing_is_lost(server: FaultyServer, join: Typed, tmp_path: Path) -> None:

@@ -90,6 +90,20 @@ def test_a_file_names_them(tmp_path: Any, link: dict[str, Any]) -> None:
     assert np.isfinite(last[0]).all()
 
 
+@pytest.mark.parametrize(
+    "link",
+    [
+        {"link": "laplace", "bound": 1.0, "epsilon": 0.1},
+        {"link": "discrete-laplace", "bound": 1.0, "step": 0.01, "epsilon": 0.1},
+        {"link": "exponential", "bound": 50.0, "epsilon": 0.5},
+    ],
+)
+def test_a_run_that_its_noise_has_made_worse_is_noted(tmp_path: Any, link: dict[str, Any]) -> None:
+    few = small(rounds=4, upload=[link], evaluation={"baselines": [], "every": 4})
+    summary = run_experiment(few, tmp_path / "out", jobs=1)
+    assert any("it ended worse than it began (" in note for note in summary.notes)
+
+
 MODEL = KMeans(features=2, clusters=3)
 CENTROIDS = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, -1.0]])
 WEIGHTS = np.concatenate([CENTROIDS.ravel(), np.zeros(3)])

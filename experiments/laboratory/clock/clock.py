@@ -81,6 +81,7 @@ class Answers:
         rounds: numbers of the rounds of their invitations, shape (k,).
         ages: age of the fetched version, in versions, shape (k,).
         attempts: numbers of earlier invitations of the client in the same round, shape (k,).
+        began: when they were invited, in seconds since the run began, shape (k,).
         seconds: seconds from invitation to answer, shape (k,).
         others: number of clients since the last round whose answers were lost, late or too old.
     """
@@ -89,6 +90,7 @@ class Answers:
     rounds: NDArray[np.int64]
     ages: NDArray[np.int64]
     attempts: NDArray[np.int64]
+    began: FloatArray
     seconds: FloatArray
     others: int
 
@@ -265,8 +267,8 @@ class Clock:
         clients, rounds, versions, attempts = columns.reshape(-1, 4).T
         ages = self.version - versions
         self._age = float(ages.mean()) if len(ages) else np.nan
-        seconds = np.array([work.ends - work.began for work in works])
-        return Answers(clients.astype(np.intp), rounds, ages, attempts, seconds, others)
+        ends, began = np.array([(work.ends, work.began) for work in works]).reshape(-1, 2).T
+        return Answers(clients.astype(np.intp), rounds, ages, attempts, began, ends - began, others)
 
     def _fill(self, number: int, concurrency: int) -> None:
         """Invite free clients of an asynchronous run until the required number is at work."""
