@@ -62,7 +62,7 @@ def server(store: ModelStore, tmp_path: Path) -> Iterator[IngestServer]:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IngestServer]:
-    """A server for the tests that do not care what others have sent."""
+    """Give a server shared by tests whose results don't depend on other pings."""
     folder = tmp_path_factory.mktemp("shared")
     new_store(folder)
     with demo_page(folder) as server:
@@ -76,7 +76,7 @@ def opened(chromium: Pages, server: IngestServer, **options: object) -> Page:
 
 
 def choose(page: Page, typed: str = "weather", down: int = 3) -> None:
-    """Type a word and take the suggestion that is so many below the first."""
+    """Type a word and choose the suggestion that is ``down`` places below the first."""
     page.locator("#query").click()
     page.keyboard.press("Control+A")
     page.keyboard.type(typed)
@@ -285,4 +285,4 @@ def test_a_personal_model_ranks_after_a_reload_is_in_no_ping_and_can_be_forgotte
 
 
 KEPT = "sessionStorage.getItem('arm/personalized/fedping/playground/own/main')"
-"""What the page's client keeps for itself."""
+"""Expression for the stored personal model of the page's client."""

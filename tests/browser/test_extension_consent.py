@@ -19,13 +19,13 @@ pytestmark = pytest.mark.browser
 
 
 def would_send(user: User) -> dict[str, Any]:
-    """Return the ping that the page of the extension shows."""
+    """Return the ping that the extension's page shows."""
     ping: dict[str, Any] = json.loads(wait_for(lambda: user.text("#would-send-json"), "the ping that would be sent"))
     return ping
 
 
 def listed_fields(user: User) -> list[str]:
-    """Return the technical names that the page of the extension lists."""
+    """Return the technical names that the extension's page lists."""
     return wait_for(lambda: user.texts("#would-send-names dt code:first-child"), "the technical names")
 
 

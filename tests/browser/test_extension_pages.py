@@ -1,4 +1,4 @@
-"""The extension's pages in Chromium: accessible in every look, and the search page by the keyboard alone."""
+"""The extension's pages in Chromium: accessible in every theme, and the search page works by keyboard alone."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +25,7 @@ expect.set_options(timeout=PATIENCE)
 
 @pytest.fixture
 def profile(playwright: Playwright, tmp_path: Path) -> Iterator[Profile]:
-    """Give a Chromium without a window, with the history of the garden and the extension."""
+    """Give a Chromium without a window, with the garden history and the extension."""
     folder = tmp_path / "user" / "profile"
     new_profile(playwright, folder)
     seed_chromium(folder, SEEDS)
@@ -55,7 +55,7 @@ def test_pages_are_accessible_in_every_look(profile: Profile) -> None:
 
 
 def taking_part(profile: Profile, address: str) -> Page:
-    """Agree to the study of the garden, and return the settings page on which that was done."""
+    """Agree to the garden study, and return the settings page."""
     settings = profile.open("options/options.html")
     expect(settings.locator("#version")).not_to_be_empty()  # by then the page has filled in what is set
     settings.locator("#ingest").fill(address)

@@ -1,4 +1,4 @@
-"""The extension in real browsers: a choice in the real address bar becomes the next version, which then ranks there."""
+"""The extension in real browsers: a choice in the address bar leads to the next version, which then ranks there."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.browser
 
 
 def spark_round(folder: Path) -> None:
-    """Run one round, in a process of its own, as an operator does."""
+    """Run one round in a separate process, as an operator does."""
     where = ["--store", str(folder / "store"), "--landing", str(folder / "landing")]
     command = [sys.executable, "-m", "fedping", "round", "garden", *where, "--master", "local[2]"]
     subprocess.run(command, cwd=ROOT, check=True, timeout=200)

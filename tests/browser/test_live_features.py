@@ -1,4 +1,4 @@
-"""The Live page of a study of features: a table by feature, which follows the version that is looked at."""
+"""The Live page of a study of features: a table by feature, which follows the selected version."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a client of a study with outcomes computes: values within bounds, ages, document ids, and whole pings."""
+"""The conformance vectors of outcomes: values within bounds, ages, document ids, and whole pings."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -55,7 +55,7 @@ def study_of_outcomes() -> Study:
 
 
 def outcomes() -> dict[str, Any]:
-    """Return a study, and by its outcomes what a client sends."""
+    """Return a study, and a client's data for each of its outcomes."""
     draw = Draw(2061)
     return {
         "study": msgspec.json.decode(public_json(public_study(study_of_outcomes()))),

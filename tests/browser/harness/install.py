@@ -1,4 +1,4 @@
-"""Get the programs that tests need: `python -m tests.browser.harness.install`, the begin of `make test-browser`."""
+"""Installs the programs that tests need: `python -m tests.browser.harness.install`. `make test-browser` runs it."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from tests.support import azurite
 
 
 def main() -> int:
-    """Install what is missing where that can be done, else say what a person has to; returns the exit code."""
+    """Install missing programs, or print how to install them by hand; return the exit code."""
     lacking = missing()
     packages = [PACKAGES[name] for name in lacking if name != AZURITE]
     if packages and os.geteuid() == 0 and shutil.which("apt-get"):

@@ -1,4 +1,4 @@
-"""A web of any number of hosts, all on this machine: browsers are told that every name leads here."""
+"""A web of any number of hosts, all on this machine: browsers resolve every name to it."""
 
 import contextlib
 import html
@@ -28,12 +28,12 @@ class _AnyHost(BaseHTTPRequestHandler):
             self.wfile.write(body.encode())
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextlib.contextmanager
 def running_web(titles: Mapping[str, str]) -> Iterator[int]:
-    """Serve every address of every host, with these titles by address; gives the port."""
+    """Serve every address of every host, with these titles by address; yield the port."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_AnyHost,), {"titles": titles}))
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
