@@ -1,4 +1,4 @@
-"""Declared metrics and segments, and effects over time, are what the landed rows say."""
+"""Declared metrics and segments, and effects over time, agree with the landed rows."""
 
 import json
 from collections.abc import Mapping
@@ -121,7 +121,7 @@ def check(parts: tuple[Part, ...], segment: str | None, means: pd.DataFrame, nam
 
 
 def with_parts(study: Study = DECLARED, interaction: float = 0.0) -> Verdict:
-    """Return a verdict with two hours and two groups of 200 clients each; the effect in the second group is another."""
+    """Return a verdict with two hours and two groups of 200 clients each, which have different effects."""
     tally = made_tally({"treatment": 3.0, "control": 4.0})
 
     def part(segment: str | None, number: int, effect: float) -> Part:

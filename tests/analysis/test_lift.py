@@ -1,4 +1,4 @@
-"""The lift of means and ratios: Fieller's interval, the adjustment by the time before, and caps."""
+"""The lift of means and ratios: Fieller's interval, the adjustment by the pre-period, and caps."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Users found by simulation agree with the formula; the smallest effect has its power; more users never lower it."""
+"""Numbers of users by simulation agree with the formula; the smallest effect has its power; more users never lower it."""
 
 import numpy as np
 import pytest

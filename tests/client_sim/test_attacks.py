@@ -1,4 +1,4 @@
-"""Laws of attacks: what hostile clients send, and that honest ones are left alone."""
+"""Laws of attacks: the updates of hostile clients; those of honest clients stay unchanged."""
 
 from typing import Any
 

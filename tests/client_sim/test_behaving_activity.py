@@ -1,4 +1,4 @@
-"""Who searches when: activity, the day's swing, absence, and stale models."""
+"""Times of searches: clients' activity, the daily cycle, absence, and stale models."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def test_activity_swings_by_its_factor_around_its_mean() -> None:
 
 
 def test_the_busiest_hours_have_the_searches_that_the_swing_says() -> None:
-    """Poisson counts: each within five of its standard deviations."""
+    """Poisson counts are within five of their standard deviations."""
     one = activity(away=0.0)
     means = one.means(2.0, 0.5)
     for tick in (17, 41):

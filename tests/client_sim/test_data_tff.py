@@ -1,4 +1,4 @@
-"""Data sets in the files of TensorFlow Federated: what is read, and what is refused."""
+"""Data sets in TensorFlow Federated's files: valid and rejected files."""
 
 import contextlib
 import sqlite3
@@ -23,7 +23,7 @@ FORMS = ("hdf5", "sqlite", "indexed")
 
 
 def write(form: str, folder: Path, names: tuple[str, str, str], train: Any, test: Any) -> None:
-    """Write a data set, given the beginning of HDF5's names, SQLite's name, and the beginning of its splits."""
+    """Write a data set, given the prefix of HDF5's file names, SQLite's file name, and the prefix of its splits."""
     before, database, split = names
     if form == "hdf5":
         hdf5(folder / f"{before}_train.h5", train)
@@ -183,7 +183,7 @@ def file_of(folder: Path) -> Path:
 
 
 def changed(change: Callable[[Any, Any], None]) -> Callable[[Path], None]:
-    """Return a function that changes the group ``examples`` of a file, by one that is also given h5py."""
+    """Return a function that applies a change, which also gets h5py, to a file's group ``examples``."""
 
     def apply(file: Path) -> None:
         h5py = pytest.importorskip("h5py")
@@ -404,7 +404,7 @@ def test_a_damaged_or_hostile_file_of_sqlite_is_refused(
 
 
 def interior_page(child: int, cells: int = 300, size: int = 4096) -> bytes:
-    """Return a page of a table of SQLite whose children are all the same page."""
+    """Return an interior page of an SQLite table whose children are all the same page."""
     first = size - 5 * cells
     head = b"\x05" + struct.pack(">HHHBI", 0, cells, first, 0, child)
     places = b"".join(struct.pack(">H", first + 5 * at) for at in range(cells))

@@ -1,4 +1,4 @@
-"""A fleet's clients: who they are, what they hold, what they do and leave undone."""
+"""A fleet's clients: their ids, versions, and actions."""
 
 import asyncio
 from collections import Counter
@@ -204,7 +204,7 @@ def test_fetches_are_spread_over_the_whole_time_given() -> None:
 
 
 def test_clients_fetch_in_another_order_each_iteration() -> None:
-    """Else the same clients would be the first at every new version."""
+    """Otherwise the same clients would be the first at every new version."""
 
     class Watching(PlannedTransport):
         async def fetch_model(

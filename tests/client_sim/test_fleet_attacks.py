@@ -1,4 +1,4 @@
-"""Hostile clients of a fleet: over a real ingest, and those that cannot be."""
+"""Hostile clients of a fleet: with a real ingest, and impossible settings."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def attack(**settings: Any) -> Any:
 
 
 def landed(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the updates that landed by the client's id."""
+    """Return the landed updates by client id."""
     table = ds.dataset(folder / "landing", format="parquet", partitioning="hive").to_table()
     columns = (table[name].to_pylist() for name in ("client_id", "update", "examples"))
     return {

@@ -1,4 +1,4 @@
-"""A fleet's pings, each of which is accounted for, whatever its outcome."""
+"""A fleet's pings: every ping is counted, with any outcome."""
 
 import asyncio
 from collections import Counter
@@ -49,7 +49,7 @@ from tests.support.virtual_time import in_virtual_time
 
 @pytest.mark.parametrize("gradient", ["finite_differences", "analytic"])
 def test_a_ping_says_what_the_model_itself_says_of_the_search(gradient: str) -> None:
-    """Client by client, by the models' own functions: update, loss, rank and scores, of every arm, old versions too."""
+    """Compares update, loss, rank and scores with the models' functions: all clients of all arms, also at old versions."""
     transport = PlannedTransport()
     users = PopulationSettings(searches=(1, 1), nothing_selected=0.2)
     fleet = joined(transport, users, clients=120, gradient=gradient, behaviour=Behaviour(fetch_late=0.4))

@@ -1,7 +1,7 @@
-"""Single precision: as close to double as seven digits allow, for every model that has it; and the stored data.
+"""Single precision: as close to double as seven digits allow, for every model that supports it; and the stored data.
 
-Features and weights lie on a grid, on which scores are exact in either precision: no hinge, no relu switches on a last
-bit. The difference is the rounding of exp, log and sums.
+Features and weights are on a grid on which scores are exact in both precisions, so that no hinge or relu switches by
+a rounding error. The remaining difference is the rounding of exp, log and sums.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The thesis' linear model: the formula of 7.1, its features, and linear models on any matrix."""
+"""The thesis's linear model: the formula of 7.1, its features, and linear models on any matrix."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ NUMBERS = st.floats(-1e6, 1e6)
 
 
 def page_of(*visits: tuple[int, int], count: int) -> Page:
-    """Return a page of visits given by type and age in days."""
+    """Return a page whose visits are given by type and age in days."""
     return Page(visits=tuple(Visit(time=NOW - days * DAY, type=kind) for kind, days in visits), visit_count=count)
 
 

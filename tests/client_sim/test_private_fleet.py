@@ -1,4 +1,4 @@
-"""Fleets of private studies: once a version, up to the cap, each time under another id, and nothing but the vector."""
+"""Fleets of private studies send one vector for each version, up to the cap, each under a new id, and nothing else."""
 
 import asyncio
 import base64
@@ -48,7 +48,7 @@ SPECS = {"searches": product_spec(), "examples": model_spec("linear-regression",
 
 
 def run(study: Study, versions: list[int], states_of: StatesOf = in_memory) -> list[list[dict[str, Any]]]:
-    """Return the pings of iterations in which these versions are the newest."""
+    """Return the pings of iterations with these newest versions."""
     transport = PlannedTransport(study)
     settings = FleetSettings(clients=CLIENTS, seed=3, examples=ExampleSettings())
     fleet = Fleet(transport, transport.study, settings, states_of=states_of)

@@ -1,4 +1,4 @@
-"""The ledger of a table: charged before a draw, once for each version, after every kill, loss or restore."""
+"""The ledger of a table: charged before each draw, once for each version, also after a kill, loss or restore."""
 
 import json
 import math
@@ -126,7 +126,7 @@ def test_another_table_or_other_terms_get_no_second_answer_to_a_version(ledger: 
 
 
 def test_a_process_killed_at_any_byte_of_a_line_is_charged_once_and_never_draws_again(ledger: Ledger) -> None:
-    """Each file system state that a kill can leave: the line whole, cut or missing in either copy."""
+    """Tests each file system state after a kill: the line is whole, cut or missing in either copy."""
     before = ledger.path.read_bytes()
     ledger.charge(release(0))
     drawn, after = noise(ledger, release(0)), ledger.path.read_bytes()

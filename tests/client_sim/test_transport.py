@@ -1,4 +1,4 @@
-"""The two transports: every answer and every fault of a network becomes a value, and both carry the same bytes."""
+"""The two transports: every answer and network fault becomes a value, and both carry the same bytes."""
 
 import asyncio
 import gzip
