@@ -57,7 +57,7 @@ def _counts(rng: np.random.Generator, probabilities: np.ndarray, studies: int) -
 
 @pytest.mark.parametrize("share", [0.5, 0.01, 0.99])
 def test_looks_after_every_client_at_a_share_are_seldom_wrong(share: float) -> None:
-    """400 A/A studies with looks after each of 120 clients an arm: at most 5 % false alarms, for four metrics together."""
+    """400 A/A studies, looks after each of 120 clients an arm: at most 5 % false alarms for four metrics together."""
     rng, values = np.random.default_rng(26), np.array([0.0, 1.0])
     a, b = (_counts(rng, np.array([1 - share, share]), STUDIES) for _ in range(2))
     most = np.maximum(_reached(a, b, values), _reached(b, a, values))

@@ -1,4 +1,4 @@
-"""Numbers of users by simulation agree with the formula; the smallest effect has its power; more users never lower it."""
+"""Numbers of users by simulation and formula agree; the smallest effect has its power; more users never lower it."""
 
 import numpy as np
 import pytest

@@ -46,7 +46,7 @@ def test_recency_is_the_same_at_any_time_of_a_study() -> None:
 
 
 def test_the_number_of_visits_is_exponential_at_any_time() -> None:
-    """With mean 7 (thesis 7.3) and the (k + 1)th visit at a uniform moment of its gap: the shares with more than k visits.
+    """Shares with more than k visits, by mean 7 (thesis 7.3) and the (k + 1)th visit at a uniform moment of its gap.
 
     Each share is within five standard errors.
     """

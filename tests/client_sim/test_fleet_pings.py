@@ -49,7 +49,7 @@ from tests.support.virtual_time import in_virtual_time
 
 @pytest.mark.parametrize("gradient", ["finite_differences", "analytic"])
 def test_a_ping_says_what_the_model_itself_says_of_the_search(gradient: str) -> None:
-    """Compares update, loss, rank and scores with the models' functions: all clients of all arms, also at old versions."""
+    """Compares update, loss, rank and scores with the models' functions, for all clients, arms and old versions."""
     transport = PlannedTransport()
     users = PopulationSettings(searches=(1, 1), nothing_selected=0.2)
     fleet = joined(transport, users, clients=120, gradient=gradient, behaviour=Behaviour(fetch_late=0.4))

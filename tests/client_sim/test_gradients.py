@@ -81,7 +81,7 @@ def test_linear_15_finite_differences_equal_the_scalar_black_box(
 
 
 def matrix_case(seed: int, m: int = 22) -> tuple[np.ndarray, np.ndarray, Searches]:
-    """Return weights, features (counts times frequencies, as for pages), and searches with randomly placed candidates."""
+    """Return weights, features (counts times frequencies, like pages') and searches with random candidates."""
     rng = np.random.default_rng(seed)
     features = rng.poisson(0.5, (60, m)) * rng.exponential(7, (60, 1))
     candidates = np.where(np.arange(10) < rng.integers(0, 11, (30, 1)), rng.integers(0, 60, (30, 10)), -1)
@@ -172,7 +172,7 @@ VISITS_IN_THE_MIDDLE = st.builds(
 
 @st.composite
 def pages_without_ceilings(draw: st.DrawFn) -> Page:
-    """Draw a page with all its visits far from every cutoff, so that whole steps change its points by whole numbers."""
+    """Draw a page with visits far from every cutoff, so that whole steps change its points by whole numbers."""
     visits = tuple(draw(st.lists(VISITS_IN_THE_MIDDLE, min_size=1, max_size=10)))
     return Page(visits=visits, visit_count=len(visits), bookmarked=draw(st.booleans()))
 

@@ -145,7 +145,7 @@ def test_each_number_of_searches_is_equally_likely() -> None:
 
 
 def test_the_choice_is_the_best_score_under_the_true_weights_plus_noise() -> None:
-    """Of two pages with one visit each, d points apart, the lower is chosen with probability P(N(0, 2 variance) > d)."""
+    """Of two pages with one visit each, d points apart, the lower is chosen with P(N(0, 2 variance) > d)."""
     settings = PopulationSettings(
         candidates_mean=2, candidates_variance=0, nothing_selected=0, noise_variance=400, searches=(1, 1)
     )

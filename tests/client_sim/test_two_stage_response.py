@@ -43,7 +43,7 @@ def test_epsilon_is_the_largest_log_ratio_of_all_outcomes(
 
 
 def test_two_fair_coins_are_the_response_of_warner() -> None:
-    """A first coin decides for the truth, or else a second for the answer: ln 3 (Rodríguez-Barroso et al. 2020, 2.4)."""
+    """A first coin may choose the truth, else a second answers: ln 3 (Rodríguez-Barroso et al. 2020, 2.4)."""
     response = TwoStageResponse(2, math.log(3))
     assert response.truth == pytest.approx(0.5)
     np.testing.assert_allclose(response.channel(), [[0.75, 0.25], [0.25, 0.75]])

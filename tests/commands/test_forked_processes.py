@@ -1,4 +1,4 @@
-"""A process that is forked for a test does what one that Python starts does."""
+"""A process forked for a test behaves like a newly started Python."""
 
 import gc
 import os
@@ -84,7 +84,7 @@ def test_two_processes_draw_differently_and_share_nothing() -> None:
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_one_that_nobody_waited_for_is_asked_for_its_end_on_its_own_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The collector of cycles calls finalizers first; a pipe that one had closed could be another's by then."""
+    """The garbage collector calls finalizers first; a closed pipe's descriptor could already be another pipe's."""
     raised: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", raised.append)
     process = ForkedPopen([sys.executable, "-c", "import time; time.sleep(600)"])

@@ -1,4 +1,4 @@
-"""Rows that an institution holds out: nothing is learned from them, and they tell how versions do, in a real round."""
+"""Rows that an institution holds out: never trained on, and used to evaluate versions, in a real round."""
 
 import json
 from pathlib import Path
@@ -179,7 +179,7 @@ def test_who_is_already_in_an_arm_that_does_not_train_holds_nothing_out(typed: T
 
 
 def test_a_round_is_over_once_both_pings_are_taken(typed: Typed) -> None:
-    """The one that tells is first; while it is not taken, nothing is trained, and a later command goes on there."""
+    """The evaluation ping is first; until it is accepted, nothing is trained, and a later command continues there."""
     with faulty_server(study_with_place()) as server:
         server.plan = lambda name, attempt: refusal(503)
         typed(server.url, "--hold-out", "0.25", "--yes", "--rounds", "1", "--for", "2s", code=75)
@@ -227,7 +227,7 @@ def test_rows_that_were_trained_on_are_not_held_out_later(
 
 
 def test_before_its_ping_is_taken_a_share_is_kept_too_unless_the_ping_is_refused(typed: Typed) -> None:
-    """A ping on its way may be counted; one that was refused never is."""
+    """A ping in flight may be counted; a rejected one never is."""
     with faulty_server(study_with_place()) as server:
         server.plan = lambda name, attempt: LANDED if len(server.bodies()) == 1 else refusal(503)
         typed(server.url, "--hold-out", "0.2", "--yes", "--rounds", "1", "--for", "2s", code=75)

@@ -1,4 +1,4 @@
-"""Settings that change while a study runs: what may, what may not, and that versions of before stay what they are."""
+"""Settings that change while a study runs: allowed and rejected changes; earlier versions stay unchanged."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""Who has paused, ended and resumed a study, when and why; one of two at once; a process killed in between."""
+"""Pausing, ending and resuming a study, with user, time and reason; two at the same time; a killed process."""
 
 import json
 import signal

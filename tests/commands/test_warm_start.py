@@ -1,4 +1,4 @@
-"""A new study that begins with the trained weights of an older one, under a spec that has changed since."""
+"""A new study that starts with the trained weights of an older one, with a changed spec."""
 
 import json
 import re
@@ -73,7 +73,7 @@ RENAMED = ("--renamed", "low=w0", "--renamed", "high=w1", "--renamed", "a=b=w3")
 
 @pytest.fixture
 def store(tmp_path: Path) -> ModelStore:
-    """A store whose study `old` has four weights and three rounds."""
+    """Give a store whose study `old` has four weights and three rounds."""
     made = store_with(tmp_path / "store", small_study("old", m=4))
     for n in range(3):
         pings = crowd(4, seed=n, version=n, m=4, first_document=10 * n)

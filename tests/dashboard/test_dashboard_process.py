@@ -1,4 +1,4 @@
-"""The dashboard's process: who is let in, how many viewers, and what it leaves of itself."""
+"""The dashboard's process: access, the limit of viewers, and a clean end."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ STREAM = {"Accept": "text/event-stream"}
 
 
 def follow(server: DashboardServer) -> requests.Response:
-    """Begin to follow the list of runs, which there is without any study."""
+    """Begin to follow the list of runs, which exists without any study."""
     return server.get("/runs/feed", headers=STREAM, stream=True)
 
 
@@ -93,7 +93,7 @@ def test_on_loopback_the_printed_address_lets_in_and_does_so_after_a_restart(tmp
 
 
 def _cookie(visitor: requests.Session, server: DashboardServer) -> str:
-    """Return the visitor's cookie, as of this server's port, which is in its name."""
+    """Return the visitor's cookie of this server, whose port is in the cookie's name."""
     (cookie,) = visitor.cookies
     return f"fedping-dashboard-{server.url.rpartition(':')[2]}={cookie.value}"
 
@@ -153,7 +153,7 @@ def test_beside_ingest_it_is_another_process_that_may_die_and_ends_with_ingest(t
 
 
 def _listens(pid: int, port: int) -> bool:
-    """Return whether a process holds a socket that listens on a port of this machine."""
+    """Return whether a process has a socket listening on a port."""
     with contextlib.suppress(OSError):
         links = {str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()}
         rows = [row.split() for row in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]

@@ -1,4 +1,4 @@
-"""Many runs: pages of rows over HTTP, groups by seed, filters in the address, and an index that the files overrule."""
+"""Many runs: pages of rows over HTTP, groups by seed, filters in the address, and an index that follows the files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""deploy/compose*.yaml: their parts are there, and fit each other, the images and nginx.conf."""
+"""deploy/compose*.yaml: all parts exist, and match each other, the images and nginx.conf."""
 
 import re
 from importlib.metadata import version
@@ -102,7 +102,7 @@ def test_nginx_has_its_certificate_and_its_own_port(file: Path) -> None:
 
 
 def test_nginx_finds_ingest_as_on_a_machine_without_containers() -> None:
-    """Of a single ingest, the file is not changed, so it has to find what it names."""
+    """With a single ingest, the file is unchanged, so its names must resolve."""
     found = SERVICES[FOLDERS.name]
     assert found["nginx"]["network_mode"] == "service:ingest"
     upstream = re.search(r"server 127\.0\.0\.1:(\d+);", (ROOT / "docs" / "deploy" / "nginx.conf").read_text())

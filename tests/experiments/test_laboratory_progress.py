@@ -1,4 +1,4 @@
-"""What an experiment tells while it runs: every row once, in whole lines, whatever happens to its process."""
+"""An experiment's progress files: every row once and in whole lines, also if its process is killed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.laboratory import small, small_file
 
 
 class Killed(Exception):
-    """Stands for the end of the process: nothing in the laboratory handles it."""
+    """Stands for the death of the process; the laboratory doesn't handle it."""
 
 
 def no_baselines(**changes: object) -> Experiment:

@@ -1,4 +1,4 @@
-"""Rehearsals in the laboratory: users of a product's items are clients, and versions are judged by what they want."""
+"""Rehearsals in the laboratory: users of a product's items are clients, and their preferences evaluate versions."""
 
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,7 @@ def same_lists(a: VisitData, b: VisitData, clients: np.ndarray) -> None:
 
 
 def test_offsets_recover_the_truth_from_lists_that_production_orders_and_a_naive_loss_does_not(tables: Path) -> None:
-    """Users look by place; the order is always that of the start weights. Seeds 1 to 3: .66 to .70, and .98 to 1."""
+    """Users look by place; the order is always by the start weights. Seeds 1 to 3 give .66 to .70, and .98 to 1."""
     numbers = {"a": (1.0, 0.3), "b": (0.5, -0.5), "c": (0.0, 1.0), "d": (0.0, 0.5), "e": (0.0, -0.7), "f": (0.0, 0.2)}
     features = [{"kind": "number", "name": name, "start": start} for name, (start, _) in numbers.items()]
     data = {"users": 150, "applies": False, "lists": {"truth": {name: true for name, (_, true) in numbers.items()}}}

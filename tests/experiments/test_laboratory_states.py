@@ -1,4 +1,4 @@
-"""What clients keep lies in a file of the run's folder, and after a kill it is that of the checkpoint again."""
+"""Clients' state is in a file of the run's folder, and after a kill it is restored from the checkpoint."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_it_gives_back_what_was_saved_and_the_first_state_of_whoever_saved_nothi
 
 
 def test_a_run_goes_on_with_the_states_of_its_checkpoint_wherever_it_was_killed(tmp_path: Path) -> None:
-    """A copy of the folder at every moment is what a kill would leave."""
+    """A copy of the folder at each moment is what a kill would leave."""
     running = tmp_path / "running"
     running.mkdir()
     kept, rng = states(running), np.random.default_rng(2)
@@ -122,7 +122,7 @@ def test_without_its_file_or_journal_it_cannot_go_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["rows", "journal", "another run's"])
 def test_from_rows_that_are_not_those_of_the_checkpoint_it_cannot_go_on(tmp_path: Path, what: str) -> None:
-    """To begin again leads to the right bits; rows of which nobody knows do not."""
+    """Starting again gives the right bits; unknown rows don't."""
     saved, folders = {}, [tmp_path / "one", tmp_path / "other"]
     for by, folder in enumerate(folders):
         folder.mkdir()

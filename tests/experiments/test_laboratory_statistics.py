@@ -1,4 +1,4 @@
-"""Bands, early stopping, and the baselines' descent, against SciPy and by hand."""
+"""Bands, early stopping, and the baselines' descent, compared with SciPy and computations by hand."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The laboratory's mechanisms, compositions and filters: stated values, their promises counted, what they refuse."""
+"""The laboratory's mechanisms, compositions and filters: published values, counted guarantees, and rejections."""
 
 import math
 from collections.abc import Callable
@@ -172,7 +172,7 @@ BUDGET = Guarantee(4.0, 1e-5)
     [(0.01, 2678, 400), (0.05, 106, 80), (0.1, 26, 40), (0.2, 6, 20), (0.5, 1, 8), (0.8, 0, 5)],
 )
 def test_how_many_answers_each_filter_allows(epsilon: float, advanced: int, by_sum: int) -> None:
-    """The paper's table 6 has 20, 8 and 5 runs: the basic filter's, though its text speaks of the other."""
+    """The paper's table 6 has 20, 8 and 5 runs, which are the basic filter's, although its text names the other."""
     assert AdvancedFilter(BUDGET).allowed(Guarantee(epsilon)) == advanced
     assert BasicFilter(BUDGET).allowed(Guarantee(epsilon)) == by_sum
 

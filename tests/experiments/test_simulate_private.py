@@ -1,4 +1,4 @@
-"""Simulated private studies: one ping a client and version, budgets, the same bits after kills, and what is left."""
+"""Simulated private studies: one ping for each client and version, budgets, the same bits after kills, and files."""
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -46,7 +46,7 @@ def run(file: Path, out: Path, threads: int = 1) -> PrivateSummary:
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run, with its experiment beside it."""
+    """Give a finished run, with its experiment next to it."""
     folder = tmp_path_factory.mktemp("hushed")
     run(private_experiment_file(folder), folder / "out")
     return folder
@@ -211,7 +211,7 @@ def test_ids_that_an_attack_invents_contribute_as_clients_do(tmp_path: Path) -> 
 
 
 class Ticks:
-    """Ticks of clients of a private study, whose newest version is a new one every second tick."""
+    """Ticks of a private study's clients, with a new version every second tick."""
 
     def __init__(self, file: Path) -> None:
         self.experiment, self.study = experiment_from_toml(file)
@@ -229,7 +229,7 @@ class Ticks:
         return [(part.version, part.table) for part in maker.parts(tick, tick // 2, self.means, models)]
 
     def clients(self, version: int) -> dict[bytes, int]:
-        """Return whose id each is in a version."""
+        """Return the client of each id in a version."""
         pings = PrivatePings(public_study(self.study), self.experiment.seed, in_memory)
         found = {}
         for position, arm in enumerate(self.study.arms):

@@ -1,4 +1,4 @@
-"""Whole runs: the same seed the same bits, also after kills; phases, stale models, and what a run leaves."""
+"""Whole runs: the same seed gives the same bits, also after kills; phases, stale models, and a run's files."""
 
 import sys
 from pathlib import Path
@@ -39,7 +39,7 @@ def landed(out: Path, iteration: int, line: str | None = "main") -> pa.Table:
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run, with its experiment beside it."""
+    """Give a finished run, with its experiment next to it."""
     folder = tmp_path_factory.mktemp("simulated")
     run(experiment_file(folder), folder / "out")
     return folder

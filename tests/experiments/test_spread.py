@@ -1,4 +1,4 @@
-"""Simulations on Spark's executors: the same files to the byte as in one process, and the same sentences."""
+"""Simulations on Spark's executors: the same files to the byte, and the same messages, as in one process."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def landed(out: Path) -> pa.Table:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have even a small experiment's tick in several blocks."""
+    """Split even a small experiment's tick into several blocks."""
     monkeypatch.setattr(blocks, "SEARCHES_A_BLOCK", 100)
 
 
@@ -159,7 +159,7 @@ def test_a_private_study_is_not_spread(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def without_seconds(out: Path) -> dict[str, bytes]:
-    """Return what an experiment left, but for the time that its runs took."""
+    """Return the files of an experiment, without its runs' durations."""
     found = contents(out)
     return {
         name: json.dumps({**json.loads(said), "seconds": 0}).encode() if name.endswith("run.json") else said
@@ -312,7 +312,7 @@ if __name__ == "__main__":
 @pytest.mark.long  # as the sweep above, with a module of the user's own beside the experiment
 @pytest.mark.spark
 def test_what_lies_beside_a_script_is_imported_here_as_by_the_script(tmp_path: Path) -> None:
-    """Also if it is named as a folder of a checkout of ours."""
+    """Also if a module has the name of a folder of fedping's checkout."""
     (tmp_path / "helper.py").write_text("FACTOR = 21\n")
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, str(tmp_path / "script.py")]

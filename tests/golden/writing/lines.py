@@ -1,4 +1,4 @@
-"""A line for every optimizer, aggregation, constraint, weighting and clip, each three versions old."""
+"""Writes a line with three versions for every optimizer, aggregation, constraint, weighting and clipping."""
 
 from pathlib import Path
 
