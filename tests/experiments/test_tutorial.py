@@ -61,7 +61,7 @@ def on_one_core() -> Iterator[None]:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    """Give a copy of fedping's packages, which the tutorial changes; `fedping` imports nothing from its working directory."""
+    """Give a copy of fedping's packages for the tutorial to change; `fedping` doesn't import the working directory."""
     checkout = tmp_path / "checkout"
     skipped = shutil.ignore_patterns("__pycache__", "*.ipynb")
     for room in ROOMS:

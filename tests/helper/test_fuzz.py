@@ -1,4 +1,4 @@
-"""Whatever is posted: no crash, and nothing is answered but what the line's leader asks for, once a version."""
+"""The helper under fuzzing: no crash, and answers only the leader's requests, once for each version."""
 
 import hashlib
 import random
@@ -33,7 +33,7 @@ def helping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Helping]:
 
 
 class Row(NamedTuple):
-    """A client's part of a request."""
+    """The part of a client in a request."""
 
     document: bytes
     offer: bytes
@@ -175,7 +175,7 @@ def test_whatever_is_posted_is_refused_or_answered_as_it_should_be_and_once_a_ve
 
 
 def outcome(helping: Helping, data: bytes, noise: Counted) -> tuple[str, Reply | None]:
-    """Return why a request is refused, or its reply."""
+    """Return the reason why a request is rejected, or its reply."""
     try:
         return "", reply(helping.folder, data, NOW, noise=noise)
     except Refused as error:

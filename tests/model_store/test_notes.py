@@ -1,4 +1,4 @@
-"""Notes about a study: their contents, and many writers, full disks and damaged files."""
+"""Notes about a study: their contents, concurrent writers, full disks and damaged files."""
 
 import errno
 import os
@@ -122,7 +122,7 @@ def test_a_study_has_a_thousand_notes_and_its_folder_a_few_files(
 
 
 def test_of_many_who_write_at_once_no_note_is_lost(store: ModelStore, study: Study) -> None:
-    """Each has its own store, like two dashboards, and tries again if others are always faster."""
+    """Each writer has its own store object, like two dashboards, and retries if others are faster."""
     wrong: list[Exception] = []
 
     def write(who: int) -> None:

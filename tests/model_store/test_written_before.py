@@ -1,6 +1,6 @@
 """Data of earlier code stay readable, can be continued, and give the same bits when recomputed.
 
-Each folder is as fedping wrote it then. Never rewrite one.
+Each folder is as fedping wrote it at the time. Never rewrite one.
 
 `written_by_1`, before versions could be `continued`: a study of interactions with a rollback, and one of model updates
 with blocks of weights, Adam, and late pings.

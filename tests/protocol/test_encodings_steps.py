@@ -1,4 +1,4 @@
-"""Multiples of a step: rounding, streams, and what is refused."""
+"""Multiples of a step: rounding, streams, and rejected payloads."""
 
 from __future__ import annotations
 

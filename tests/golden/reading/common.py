@@ -35,7 +35,7 @@ def command(*words: object) -> tuple[int, str, str]:
 
 
 def answers(*words: object, code: int = 0, without: tuple[str, ...] = ()) -> list[Any]:
-    """Return a command's JSON output, one document for each line, without keys that depend on the clock or the machine."""
+    """Return a command's JSON output, one document for each line, without keys that depend on clock or machine."""
     ended, out, err = command(*words, "--json")
     assert ended == code, err
     return [_without(json.loads(line), without) for line in _documents(out)]

@@ -18,7 +18,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def _rows(batches: Any) -> dict[str, Any]:
-    """Return the columns, except the time, with their types and the digests of their values in the order of documents."""
+    """Return the columns except the time, with types and digests of values, ordered by document."""
     table = pa.Table.from_batches(list(batches)).sort_by("document_id")
     names = [name for name in table.column_names if name != "received_at"]
     return {

@@ -99,8 +99,7 @@ def land(
         crowd: a name for a separate group of clients; by default the same clients send for every version.
         updates: shape (clients, m); None draws them.
         losses: approximate losses of the training arm and of the other one.
-        only: mask of the training clients that send, shape (clients,); the other arm then sends nothing. None means
-        all.
+        only: mask of the training clients that send, shape (clients,); then the other arm sends nothing. None: all.
     """
     the_line, rng = of.line(name), np.random.default_rng([version, at, len(name), clients])
     made = eighths(rng, clients, the_line.spec.m) if updates is None else updates
