@@ -1,4 +1,4 @@
-"""A landing folder in a bucket in which others write, which is taken away, or which no longer lets us in."""
+"""A landing folder in a bucket to which others write, which is deleted, or which denies access."""
 
 import contextlib
 import json
@@ -67,7 +67,7 @@ def key_of(folder: Place) -> str:
 
 
 def a_round(store: ModelStore, landing: Place, on_step: Callable[[str], None] = lambda _: None) -> str:
-    """Run a round and return how it ended."""
+    """Run a round, and return its outcome."""
     when, engine = (lambda: WHEN), NumpyEngine()
     made = run_round(
         store, landing, "study", "main", engine, RoundOptions(clock=when, code_version="test", on_step=on_step)
@@ -76,7 +76,7 @@ def a_round(store: ModelStore, landing: Place, on_step: Callable[[str], None] = 
 
 
 def ready(tmp_path: Path, landing: Place) -> tuple[ModelStore, Place]:
-    """Return a store with pings for its first round, and the file that they are in."""
+    """Return a store with pings for its first round, and the pings' file."""
     return store_with(tmp_path / "store", small_study()), land(landing, crowd(CLIENTS))  # type: ignore[arg-type]
 
 
@@ -263,7 +263,7 @@ def put_again(bucket: Bucket) -> None:
 
 
 def take_away(bucket: Bucket) -> None:
-    """Delete a bucket with all that is in it."""
+    """Delete a bucket with its contents."""
     raw = S3Store(bucket.name, client_options={"allow_http": True})
     for listed in obstore.list(raw):
         for each in listed:

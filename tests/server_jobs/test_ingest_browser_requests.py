@@ -1,4 +1,4 @@
-"""What browsers send: a simple request as text, with an origin, an agent and cookies, of which nothing is kept."""
+"""Browsers' requests: simple requests as text, with an origin, an agent and cookies, none of which is stored."""
 
 import http.client
 import json
@@ -75,7 +75,7 @@ def test_no_log_names_a_client_or_an_address(tmp_path: Path, capfd: pytest.Captu
 
 
 def everything_in(folder: Path) -> list[bytes]:
-    """Return the bytes of every file below a folder that is still there when it is read."""
+    """Return the bytes of every file below a folder that still exists when it is read."""
     found = []
     for path in folder.rglob("*"):
         try:

@@ -1,4 +1,4 @@
-"""From the journal to Parquet: every ping once, in its partition, whatever happens in between."""
+"""From the journal to Parquet: every ping once, in its partition, despite interruptions."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def ingest(tmp_path: Path) -> IngestApp:
 
 
 def at_version_1(folder: Path, **settings: Any) -> IngestApp:
-    """Return ingest whose line has a version 1, as far as it knows."""
+    """Return an ingest that believes its line to be at version 1."""
     made = ingest_app(folder, **settings)
     made.services.catalogue.rules("study").heads["main"].known = 1
     return made
@@ -140,7 +140,7 @@ def test_a_retry_of_what_has_landed_lands_no_second_time_even_after_a_restart(in
 
 
 def test_one_id_in_two_studies_is_two_documents(tmp_path: Path) -> None:
-    """So that two fleets of one seed do not take each other's pings for their own."""
+    """Otherwise two fleets with the same seed would have each other's pings as duplicates."""
     ingest = ingest_app(tmp_path, others=[small_study("another", m=22)])
     made = [batched() for _ in range(8)]
     lines = "\n".join(map(json.dumps, made)).encode()
@@ -188,7 +188,7 @@ def test_recent_documents_are_remembered_exactly(blocks: list[list[int]], asked:
 
 
 class Stopped(Exception):
-    """A crash, as far as anything after it goes."""
+    """Stands for a crash."""
 
 
 @pytest.mark.parametrize("written", [0, 1, 2, 3])
@@ -319,7 +319,7 @@ def test_what_only_bears_a_segments_name_is_left_alone_and_told_once(
 def test_what_is_in_the_place_of_the_quarantine_keeps_nothing_from_landing(
     ingest: IngestApp, kind: str, whole: bool
 ) -> None:
-    """In the place of the folder itself, and of the file in it that a piece would be kept in."""
+    """Covers a foreign entry in place of the folder, and of the file for a segment."""
     ids = fill(ingest, 6)
     ingest.services.journals.of(FRECENCY_UPDATE).append(b"not json\n", 1)
     ingest.services.journals.roll()

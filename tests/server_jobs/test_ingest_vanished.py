@@ -1,4 +1,4 @@
-"""Somebody cleans up the journal while ingest runs: what was answered is saved where it can be, and told where not."""
+"""The journal is deleted while ingest runs: answered pings are saved if possible, and losses are reported."""
 
 import http.client
 import json

@@ -1,4 +1,4 @@
-"""`docs/deploy/nginx.conf` in a real nginx before a real ingest: what it lets through, and what ends at it."""
+"""`docs/deploy/nginx.conf` in a real nginx in front of a real ingest: forwarded and stopped requests."""
 
 import contextlib
 import http.client
@@ -142,7 +142,7 @@ def test_a_body_within_nginx_limits_may_still_be_too_large_for_ingest(nginx: Ngi
 
 
 def test_slow_bodies_end_at_it(nginx: Nginx, ingest: IngestServer) -> None:
-    """More than ingest has threads for; a ping from elsewhere passes all the same."""
+    """There are more of them than ingest has threads; a ping from another network still passes."""
     held = [nginx.connect("127.0.0.10") for _ in range(12)]
     for connection in held:
         connection.putrequest("POST", f"{PATH}/{uuid.uuid4()}")
@@ -261,7 +261,7 @@ def test_ingest_is_not_even_told_the_address(tmp_path: Path) -> None:
 
 
 def test_networks_are_told_apart_behind_it(tmp_path: Path) -> None:
-    """With --prefix-rate, one network that floods keeps no other waiting."""
+    """With --prefix-rate, a network that floods doesn't delay others."""
     make_store(tmp_path / "store")
     options = ("--workers", "1", "--prefix-rate", "1", "--trusted-proxy", "127.0.0.1")
     with (
