@@ -136,7 +136,7 @@ def test_nobody_with_examples_changes_nothing() -> None:
 
 
 def test_by_hand_in_one_dimension() -> None:
-    """Fetched 0 and 10; local 1 (3 examples) and 12 (1) of one client, 11 (4) and 0 (none) of another; one vote each."""
+    """Fetched 0 and 10; local 1 (3 examples) and 12 (1) of one client, 11 (4) and 0 (none) of another; a vote each."""
     updates = np.array([[1, 2, 3, 1], [11, 0, 4, 0]], np.float32)
     step = reclustered(SETTINGS, (2, 1), np.array([0.0, 10, 0, 0]), updates, np.ones(2))
     np.testing.assert_allclose(step, [1, (0.25 * 12 + 11) / 1.25 - 10, 0, 0], rtol=1e-12)
