@@ -174,7 +174,7 @@ def test_a_metric_without_bounds_has_no_interim_verdict_of_few_clients_and_the_r
 
 
 def test_a_look_decides_by_first_values_whose_tails_were_not_moved() -> None:
-    """Otherwise a tail slightly larger than the winsorised share would stay in one arm and be cut in the other."""
+    """If values were winsorised, a tail slightly above the cut share would stay in one arm, but not in the other."""
     study = Study(name="s", arms=(Arm(name="new", share=0.5), Arm(name="old", share=0.5)), limits=Limits(tails=0.005))
     metric = metric_named("rank_selected", study)
     arms = {}

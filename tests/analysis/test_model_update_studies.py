@@ -96,7 +96,7 @@ KEPT: dict[str, Any] = {}
 
 @pytest.fixture
 def counted(spark: "SparkSession", folder: Path) -> StudyTally:
-    """Count everything of the landed study, once."""
+    """Give the landed study's tally of everything, counted once."""
     if "tally" not in KEPT:
         KEPT["tally"] = count_study(spark, folder / "landing", model_study(), MODEL_METRICS, first_values=True)
     tally: StudyTally = KEPT["tally"]

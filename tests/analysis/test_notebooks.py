@@ -75,7 +75,7 @@ CELLS_WITHOUT_A_STUDY = {"2_mann_whitney": 14}
 def test_the_cells_of_the_first_notebook_read_another_study(
     other_study: Path, tmp_path: Path, warm_commands: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They run here, in the tests' shared session, and show as many tables and figures as committed."""
+    """The cells run in the tests' shared session, and show as many tables and figures as committed."""
     monkeypatch.setenv("MPLBACKEND", "Agg")
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     notebook = about(other_study, read(NAMES[0]))
@@ -116,7 +116,7 @@ def about(study: Path, notebook: NotebookNode) -> NotebookNode:
 @pytest.mark.spark
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_reads_another_study(name: str, other_study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It writes nothing to stderr, and every cell shows as many tables and figures as committed."""
+    """The notebook writes nothing to stderr, and every cell shows as many tables and figures as committed."""
     monkeypatch.setenv("MPLBACKEND", "Agg")
     committed, notebook = read(name), about(other_study, read(name))
     for old, new in SMALLER.get(name, ()):

@@ -76,7 +76,7 @@ COUNTED: dict[Path, StudyTally] = {}
 
 @pytest.fixture
 def counted(count: Count, landing: Path) -> StudyTally:
-    """Count everything of the landed study, once."""
+    """Give the landed study's tally of everything, counted once."""
     if landing not in COUNTED:
         COUNTED[landing] = count(landing, small_study(), first_values=True, parts=True)
     return COUNTED[landing]

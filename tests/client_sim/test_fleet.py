@@ -204,7 +204,7 @@ def test_fetches_are_spread_over_the_whole_time_given() -> None:
 
 
 def test_clients_fetch_in_another_order_each_iteration() -> None:
-    """Otherwise the same clients would be the first at every new version."""
+    """In a fixed order, the same clients would be the first at every new version."""
 
     class Watching(PlannedTransport):
         async def fetch_model(

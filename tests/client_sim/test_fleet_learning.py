@@ -376,7 +376,7 @@ def test_browsers_send_signs_where_the_line_says_so() -> None:
 
 @pytest.mark.parametrize("zero", ["up", "abstain"])
 def test_browsers_send_signs_as_bits_where_the_line_has_the_link(zero: Any) -> None:
-    """They equal the signs of the updates that the same browsers send without the link; the summary has their bytes."""
+    """The bits equal the signs of the same browsers' updates without the link; the summary has their bytes."""
 
     def sent_of(study: Study) -> tuple[dict[str, Any], Any]:
         transport = PlannedTransport(study)

@@ -185,7 +185,7 @@ def test_points_are_summed_in_float32_from_the_newest_on() -> None:
 
 
 def test_scores_are_scaled_and_rounded_up_in_float32() -> None:
-    """The same as Firefox's C++; in double precision the score would be one less."""
+    """The score equals that of Firefox's C++; in double precision it would be one less."""
     # 2699 × 6225 is odd and above 2^24, so the product is rounded up by 1, and a third of it is no longer whole.
     three = Page(visits=(visit(VisitType.TYPED),) * 3, visit_count=2699, bookmarked=True)
     assert 2699 * 6225 / 3 == 5_600_425

@@ -418,7 +418,7 @@ def test_a_column_that_a_program_has_rewritten_as_a_whole_is_read_with_a_warning
 def test_a_code_is_no_other_one_also_where_it_is_the_only_one(
     tmp_path: Path, agreed: tuple[str, str], cell: str
 ) -> None:
-    """Only columns of whole numbers or booleans are saved differently; here not all agreed values are such."""
+    """Columns of whole numbers or booleans are saved differently; here one agreed value is neither."""
     with pytest.raises(FedpingError, match="row 1 of the column 'code' has another spelling of "):
         read_examples(csv(tmp_path, f"code,y\n{cell},0\n{cell},1\n"), None, of_categories(*agreed), TWO)
     classes = AgreedColumns(label="y", classes=agreed, features=(Feature(name="a"), Feature(name="b")))

@@ -151,7 +151,7 @@ def test_a_model_that_ranks_pages_is_known_as_one_with_its_bounds() -> None:
 
 
 def test_a_browser_ranks_with_its_own_weights_within_the_bounds() -> None:
-    """Also when changed shared weights move a vector outside that was within the bounds."""
+    """Changed shared weights may move a vector out of the bounds; its weights still stay within."""
     training = OneGradient(personal=Vector(rate=1.0))
     linear = model_spec("linear-15", constraints=(NonNegative(),))
     clients, w = np.arange(6), linear.start_array

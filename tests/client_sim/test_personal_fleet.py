@@ -122,7 +122,7 @@ def test_browsers_keep_models_of_their_own_and_send_what_they_would_have_sent(tm
 
 
 def test_clients_of_a_personal_arm_hold_out_a_fifth_of_their_examples(tmp_path: Path) -> None:
-    """They send updates of the others, and report the loss of the same fifth in every iteration."""
+    """Clients send updates of the other examples, and report the loss of the same fifth in every iteration."""
     own, plain = (landed_of(tmp_path, study_of(CLIENTS), kind) for kind in ("personal", "plain"))
     trained = own.study_variation != "treatment"
     count = plain[trained].examples

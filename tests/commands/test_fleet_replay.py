@@ -550,7 +550,7 @@ def highest_memory(file: Path, groups: int) -> int:
 
 
 def test_groups_of_a_recording_are_read_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same as :func:`test_memory_does_not_grow_with_the_recording`, by the requested row groups."""
+    """Checks the requested row groups; :func:`test_memory_does_not_grow_with_the_recording` measures the memory."""
     asked: list[list[int]] = []
     batches = LandedFile.batches
 

@@ -128,7 +128,7 @@ def test_rows_fall_without_protection_and_none_with_it(
 
 
 def test_refused_pings_of_one_version_are_one_ping(join: Typed) -> None:
-    """This holds for any weights served under the version's number; only the same bytes may be posted again."""
+    """A server may serve any weights under one version's number, but the client only posts the same bytes again."""
     assert worked_out(join, LOGISTIC, HalfSpaces(one_version=True), 6)[1] == 1
 
 

@@ -299,7 +299,7 @@ def logged_by(join: Typed) -> list[dict[str, Any]]:
 
 
 def test_a_ping_is_logged_before_the_server_can_read_it(server: FaultyServer, join: Typed) -> None:
-    """Also a ping that is read and not answered, posted by several commands: it has one line until it is answered."""
+    """A ping that is read and not answered, posted by several commands, has one line until it is answered."""
     before_each: list[list[str]] = []
 
     def reads(name: str, attempt: int) -> Answer:

@@ -118,7 +118,7 @@ def test_the_sum_is_the_plain_sum_with_the_noise_that_was_promised(
 
 
 def test_nobody_leaves_the_noise_of_a_number_to_one_institution(typed: Typed, tmp_path: Path) -> None:
-    """Otherwise a leader could let two of three institutions leave out weights, and get only the third one's noise."""
+    """A leader that let two of three institutions leave out weights would get only the third one's noise."""
     study, published = offered(tmp_path)
     lie = json.loads(published)
     lie["lines"][0]["privacy"]["left_out"] = list(study.lines[0].spec.names[:-1])

@@ -97,7 +97,7 @@ def test_a_plan_by_hand() -> None:
 
 
 def test_pings_of_a_round_are_whole_where_they_are() -> None:
-    """Otherwise rounding up a billionth of a ping would add a task, or double the shards."""
+    """Rounding up a billionth of a ping would add a task, or double the shards."""
     for clients in (1e8, 64e6, 128e6):
         fleet = Fleet(clients=clients, pings_a_day=5, every_s=86_400, peak=1, within_s=3600)
         assert planned(fleet, ROUND, Prices()).rounds.pings == 5 * clients

@@ -185,7 +185,7 @@ def test_the_feed_tells_each_state_once_and_goes_on_where_it_was(counts: Counts,
 
 @pytest.fixture
 def two_arms(tmp_path: Path, study: Study) -> None:
-    """Also land pings of the other arm."""
+    """Land pings of the other arm too."""
     table = landed_table(10, 5, arms=("control",))
     write_landed(partition(tmp_path / "landing", "study", "main", 0), table, 5)
 

@@ -456,7 +456,7 @@ def test_there_is_one_helper_and_its_keys_stay_its_own() -> None:
 
 
 def test_the_helper_has_memory_for_the_largest_request() -> None:
-    """It needs about five times the request's size, as `fedping helper serve --help` says."""
+    """The helper needs about five times the request's size, as `fedping helper serve --help` says."""
     (container,) = the_pods(HELPER, "fedping-helper").spec["containers"]
     most = int(value_of(container["args"], "--max-request-mib") or 0)
     assert mebibytes(container["resources"]["limits"]["memory"]) >= 5 * most + 256

@@ -41,7 +41,7 @@ RULES: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("name", RULES)
 def test_rules_agree_on_the_same_updates(name: str) -> None:
-    """Also with padding rows, which have no votes, with ties, and with unequal votes."""
+    """Tested with padding rows, which have no votes, with ties, and with unequal votes."""
     settings, reference = RULES[name]
     rule = jax.jit(aggregating.rule_of(settings))
     for seed in range(24):

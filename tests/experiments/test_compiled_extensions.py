@@ -304,7 +304,7 @@ def test_an_aggregation_that_returns_no_number_is_named(engine: str, tmp_path: P
 
 @pytest.mark.parametrize("name", ["middle-numpy", "drawn", "remembered"])
 def test_an_aggregation_that_jax_cannot_compile_runs_between(name: str) -> None:
-    """So does an aggregation with random draws or state."""
+    """An aggregation with random draws or state also runs between calls."""
     assert between(setup(engine="jax", **by(name))) == ("'aggregate' in [server]",)
 
 

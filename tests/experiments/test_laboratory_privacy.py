@@ -118,7 +118,7 @@ def test_contributions_that_the_coin_does_not_count_are_used_up_too(tmp_path: Pa
 
 
 def test_rounds_in_which_too_few_seemed_to_be_there_are_told_so(tmp_path: Path) -> None:
-    """Here the noise on the count of 8 clients has a standard deviation of 40."""
+    """The noise on the count of 8 clients has a standard deviation of 40, so counts often seem too small."""
     loud = CENTRAL | {"epsilon": 1.0, "noise_multiplier": 10.0}
     summary = run_experiment(private(privacy={"central": loud, "contribution": FLAT}), tmp_path / "out", 1)
     [note] = [note for note in summary.notes if "published no version" in note]

@@ -167,7 +167,7 @@ def test_baselines_of_runs_that_stop_early_and_of_those_that_do_not_are_two(tmp_
 
 
 def test_the_baseline_of_k_means_is_the_best_of_ten_starts(tmp_path: Path) -> None:
-    """It equals the best of scikit-learn's ten starts of k-means++, which a single random start seldom reaches."""
+    """The baseline equals scikit-learn's best of ten k-means++ starts, which a single random start seldom reaches."""
     file = ROOT / "experiments/papers/rodriguez_barroso_2020_k_means.toml"
     setup = experiment_from_toml(file).variants["mean, IID"]
     run_unit(Unit("centralised", "centralised", setup, 1, None), tmp_path)

@@ -53,7 +53,7 @@ SECONDS = np.array([np.nan, 5.0, 5.0, 5.0, 60.0, 30.0])
 
 
 def test_scores_by_hand() -> None:
-    """Computes scores in round 10, with 30 seconds preferred and utilities cut at 40, the fourth of five.
+    """Computes scores in round 10. The preferred duration is 30 seconds; utilities are cut at 40, the fourth of five.
 
     The scaled utilities are 0, 1/3, 2/3, 1, 1. The last rounds L were 1, 9, 9, 9 and 4: sqrt(.1 ln 10 / L) = .47985,
     .15995 and .23993. The fourth takes twice as long as preferred, and gets a quarter.
@@ -183,7 +183,7 @@ def test_both_engines_draw_the_same_clients(tmp_path: Path) -> None:
 
 
 def test_a_run_with_searches_of_lists_ends(tmp_path: Path) -> None:
-    """Their examples have another type than rows."""
+    """The examples of lists have another type than rows."""
     raw: dict[str, Any] = {
         "model": {"name": "frecency-2018", "gradient": "analytic", "margin": 1.0},
         "data": {"users": 30},

@@ -175,7 +175,7 @@ def test_its_bias_is_noted_and_impossible_settings_are_refused(tmp_path: Path) -
 def test_a_sampling_of_ones_own_gets_the_past_if_it_asks_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It draws the clients absent for the longest: eight clients take turns, three at a time."""
+    """A sampling that draws the clients absent for the longest: eight clients take turns, three at a time."""
     registry_of_its_own(monkeypatch)
     seen: list[Past] = []
 

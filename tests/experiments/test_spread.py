@@ -312,7 +312,7 @@ if __name__ == "__main__":
 @pytest.mark.long  # as the sweep above, with a module of the user's own beside the experiment
 @pytest.mark.spark
 def test_what_lies_beside_a_script_is_imported_here_as_by_the_script(tmp_path: Path) -> None:
-    """Also if a module has the name of a folder of fedping's checkout."""
+    """Tested with a module that has the name of a folder of fedping's checkout."""
     (tmp_path / "helper.py").write_text("FACTOR = 21\n")
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, str(tmp_path / "script.py")]

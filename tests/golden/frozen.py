@@ -38,7 +38,7 @@ GOLDEN = {
     "lists": "lists",
     "protected": "protected",
 }
-"""Modules of `tests/golden/reading` whose ``read`` reads, continues and recomputes a document, by its name.
+"""The module of `tests/golden/reading` for each document; its ``read`` reads, continues and recomputes the document.
 
 `tests/golden/writing/NAME.py` wrote the document.
 """

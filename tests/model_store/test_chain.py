@@ -111,7 +111,7 @@ def test_a_file_in_the_next_place_stops_publishing_and_not_serving(store: ModelS
 
 
 def test_a_version_of_another_past_does_not_follow(store: ModelStore, versions: Path) -> None:
-    """Only the parent's digest differs, as in a version published by a copy of the store."""
+    """The version differs only in its parent's digest, like a version published by a copy of the store."""
     other = msgspec.structs.replace(store.head("study", "main"), created="2027-01-01T00:00:00.000+00:00")
     (versions / "4.json").write_bytes(msgspec.json.encode(after(other)))
     assert store.lines.newest_from("study", "main", 3) == 3

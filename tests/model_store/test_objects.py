@@ -187,7 +187,7 @@ def test_a_list_of_many_pages_is_whole(bucket: Bucket, monkeypatch: pytest.Monke
 
 @only("s3")
 def test_tries_last_longer_than_the_longest_patience(bucket: Bucket) -> None:
-    """The same as :func:`test_only_time_ends_the_tries`, by the library's settings."""
+    """Checks the settings passed to the library; :func:`test_only_time_ends_the_tries` waits for real."""
     given = connection(place_of(f"{bucket.url}/tries")).retry_config  # type: ignore[arg-type]
     assert given is not None
     shortest = given["backoff"]["init_backoff"]
@@ -197,7 +197,7 @@ def test_tries_last_longer_than_the_longest_patience(bucket: Bucket) -> None:
 @pytest.mark.long
 @only("s3")
 def test_only_time_ends_the_tries(monkeypatch: pytest.MonkeyPatch, bucket: Bucket) -> None:
-    """Earlier, 20 attempts ended after five seconds without a listener, with any timeout."""
+    """An earlier limit of 20 attempts ended after five seconds without a listener, for any timeout."""
     monkeypatch.setenv(PATIENCE_VARIABLE, "8")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     began = time.monotonic()

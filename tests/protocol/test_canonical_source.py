@@ -129,7 +129,7 @@ def test_code_may_be_nested_deeply_and_that_does_not_depend_on_the_caller() -> N
 
 
 def test_the_form_of_what_exists_stays() -> None:
-    """It is hashed into documents: a changed form would look like changed code everywhere."""
+    """The canonical form is hashed into documents: a changed form would look like changed code everywhere."""
     source = (
         "def f(x, *, y=-1.5):\n    return [x ** y for x in {'\\u1c89': b'a', **x} if x is not None and not ...][1:]"
     )

@@ -253,7 +253,7 @@ def test_ingest_judges_one_payload_as_the_round_does(payloads: list[Any], m: int
 
 
 def test_an_update_is_read_to_the_same_bits_beside_whichever_others() -> None:
-    """Also for a zero's sign: the maximum of the first is -0, which alone is decoded as 0."""
+    """Tests a zero's sign too: the maximum of the first is -0, which alone is decoded as 0."""
     heads = [[-1.0, -0.0], [-1e30, 1.0]]
     payloads = [np.array(head, "<f4").tobytes() + b"\x03" for head in heads]
     _, server = both_ends((Levels(bits=2),), spec_of(4))

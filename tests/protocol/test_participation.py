@@ -36,7 +36,7 @@ def drawing(share: float = SHARE, **study: object) -> Study:
 
 
 def test_the_draw_is_what_it_was_documented_to_be() -> None:
-    """It is SHA-256 of "turn", study, line, number and id, from which other clients can be implemented."""
+    """The draw is SHA-256 of "turn", study, line, number and id, from which other clients can be implemented."""
     client = "0b7f1c9e-6a1d-4c55-9f0e-0d8f5f1f4f7a"
     digest = hashlib.sha256(f"turn\ntumours\nmain\n7\n{client}".encode()).digest()
     drawn = int.from_bytes(digest[:6], "big") / 2**48

@@ -133,7 +133,7 @@ def test_sums_of_many_weighted_clients() -> None:
 
 @pytest.mark.parametrize("wrong", [2, 2**32, 2**40, 2**63, P // 2, P - 1])
 def test_a_client_with_another_number_anywhere_is_refused(wrong: int) -> None:
-    """Here and in the following tests, one in 2^179 would be accepted by chance."""
+    """One in 2^179 wrong numbers would be accepted by chance, here and in the following tests."""
     circuit = SumVec.shortest(7)
     coordinates = np.broadcast_to(random_bits(1, 7), (8, 7)).astype(np.uint64)
     coordinates[np.arange(7), np.arange(7)] = wrong
@@ -247,7 +247,7 @@ def test_two_servers_that_show_nothing_take_nothing() -> None:
 
 
 def test_a_random_point_where_a_wire_has_its_input_is_not_shown() -> None:
-    """There the wires' polynomials reveal coordinates; t is 1, -1, a 4-th root, and a number that isn't a root."""
+    """At roots of unity the wires' polynomials reveal coordinates; t is 1, -1, a 4-th root, and another number."""
     k = 4
     roots = np.array([1, P - 1, pow(2, 48, P), 12345], np.uint64)
     query_rand = np.broadcast_to(roots, (3, k)).copy()
@@ -314,7 +314,7 @@ def test_the_shares_of_one_coordinate_have_no_part_of_the_field_that_they_avoid(
 
 
 def test_numbers_beyond_the_field_are_left_out_when_elements_are_drawn() -> None:
-    """Only one in 2^32 is; the test's streams contain more."""
+    """Only one in 2^32 numbers is beyond the field; the test's streams contain more."""
     numbers = [[5, 6, 7], [P, 8, 2**64 - 1, P - 1, P, 9], [1, 2, P, 3]]
     streams: list[Callable[[int], bytes]] = [
         BytesIO(b"".join(number.to_bytes(8, "little") for number in each)).read for each in numbers

@@ -222,7 +222,7 @@ def test_clients_are_shown_the_guarantee_that_the_helper_has_looked_at() -> None
 
 
 def test_clients_are_told_what_the_helper_was_told_of_what_its_noise_is_for() -> None:
-    """Otherwise noise for one contribution of a short vector would do for frequent or longer contributions."""
+    """The noise for one contribution of a short vector must not be used for frequent or longer contributions."""
 
     def told(noise_multiplier: float, **privacy: Any) -> Study:
         def change(line: dict[str, Any]) -> None:

@@ -168,7 +168,7 @@ def test_noise_is_other_in_every_round_and_the_same_when_a_version_is_computed_a
 def test_memory_cuts_batches_as_files_do(
     tmp_path: Path, pings: int, aggregate: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if a shard has several batches, and some of their pings don't count."""
+    """Tested with shards of several batches, and with pings that don't count."""
     monkeypatch.setattr(fedping.server_jobs.round.shard, "BATCH_BYTES", 8 * M * 100)
     study = study_with(aggregate)
     files = play(through_files(tmp_path / "files", study, NumpyEngine(), monkeypatch), 2, pings=pings, block=pings)

@@ -426,7 +426,7 @@ def test_what_is_left_out_depends_on_neither_batches_nor_tasks(
 def test_a_part_of_the_rows_is_the_same_however_it_is_arrived_at(
     rows: list[int], most: int, cut: int, key: bytes, bits: int
 ) -> None:
-    """Also if lots have so few bits that most are equal."""
+    """Tested with lots of so few bits that most are equal."""
     clients = np.array([(i * 977, i * 31 + 5) for i in rows], np.uint64).reshape(-1, 2)
     drawn = ping_filter._lots
     with pytest.MonkeyPatch.context() as patch:

@@ -185,7 +185,7 @@ def test_a_look_into_a_payload_takes_no_more_memory_than_ingest_holds_for_it(nam
 def test_a_batch_has_no_more_lines_than_ingest_has_time_to_look_into(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a few kilobytes, unpacked to a hundred thousand short lines, would occupy a worker for an hour."""
+    """A few kilobytes, unpacked to a hundred thousand short lines, would occupy a worker for an hour."""
     monkeypatch.setattr("fedping.server_jobs.ingest.admission.LOOKED_INTO", 300)
     encoded, dense = study_of("low-rank rank = 2", (11, 7)), model_study(77)
     ingest = ingest_app(tmp_path, others=(encoded, dense))

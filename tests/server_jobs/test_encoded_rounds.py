@@ -208,7 +208,7 @@ def test_masks_go_through_other_pipelines_as_what_they_decode_to(pipeline: Pipel
 def test_spark_comes_to_the_same_bits(
     piece_bytes: int, names: list[str], spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if partials arrive in pieces, like a large model's, in the order of the shards."""
+    """Tested with partials that arrive in pieces, like a large model's, in the order of the shards."""
     monkeypatch.setattr("fedping.server_jobs.round.spark_engine.tasks_for", lambda work, _: tasks_for(work, 3))
     monkeypatch.setattr("fedping.server_jobs.round.spark_engine.PIECE_BYTES", piece_bytes)
     engine = SparkEngine(lambda: nullcontext(spark))
@@ -270,7 +270,7 @@ def test_a_round_of_many_weights_fits_into_the_smallest_heap_that_spark_takes(tm
 
 @pytest.mark.parametrize("aggregate", [None, MeanOfSigns()], ids=["of the mean", "of each"])
 def test_a_rotation_is_undone(aggregate: MeanOfSigns | None, tmp_path: Path) -> None:
-    """It is undone on the mean, or on each update if signs are counted; the version equals that without rotation."""
+    """A rotation is undone on the mean, or on each update if signs are counted; the version is the same as without."""
     settings = {} if aggregate is None else {"aggregate": aggregate}
     weights = []
     for name, upload in (("rotated", (Rotation(seed=5), Float32())), ("plain", ())):
@@ -344,7 +344,7 @@ def test_limits_of_a_line_hold_for_what_updates_decode_to(upload: Upload, tmp_pa
 
 
 def test_limits_of_a_line_hold_for_what_a_rotation_is_undone_to(tmp_path: Path) -> None:
-    """They don't hold for rotated numbers: undoing a rotation can turn numbers within the limit into a larger one."""
+    """Limits don't apply to rotated numbers: undoing a rotation can turn small numbers into one beyond the limit."""
     upload = (Rotation(seed=5), Float32())
     study = study_with(upload)
     limited = msgspec.structs.replace(study.lines[0], limits=UpdateLimits(weight=1.0))

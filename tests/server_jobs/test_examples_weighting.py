@@ -46,7 +46,7 @@ clients = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2**32 - 1)), min_
 def test_the_mean_by_examples_is_the_gradient_of_the_pooled_data(
     sizes: list[tuple[int, int]], seed: int, repeated: bool
 ) -> None:
-    """Also if a client sends several pings, each for other examples: every example has one vote."""
+    """Every example has one vote, also if a client sends several pings, each for other examples."""
     rng = np.random.default_rng(seed)
     weights = rng.normal(size=3)
     data = [(x := np.random.default_rng(s).normal(size=(n, 3)), x.sum(axis=1) + 1) for n, s in sizes]

@@ -140,7 +140,7 @@ def test_a_retry_of_what_has_landed_lands_no_second_time_even_after_a_restart(in
 
 
 def test_one_id_in_two_studies_is_two_documents(tmp_path: Path) -> None:
-    """Otherwise two fleets with the same seed would have each other's pings as duplicates."""
+    """Two fleets with the same seed would otherwise have each other's pings as duplicates."""
     ingest = ingest_app(tmp_path, others=[small_study("another", m=22)])
     made = [batched() for _ in range(8)]
     lines = "\n".join(map(json.dumps, made)).encode()

@@ -127,7 +127,7 @@ def test_a_head_that_cannot_be_read(ingest: IngestApp, damage: Callable[[bytes],
 
 
 def test_an_older_backup_of_the_store_and_a_latest_that_is_gone(ingest: IngestApp) -> None:
-    """Then `latest.json` returns an error, while the heartbeat used to be healthy."""
+    """Without any version, `latest.json` returns an error, while the heartbeat used to be healthy."""
     number = publish(ingest)
     assert told(ingest) == {}
     (versions(ingest) / f"{number}.json").unlink()

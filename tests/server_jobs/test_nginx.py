@@ -142,7 +142,7 @@ def test_a_body_within_nginx_limits_may_still_be_too_large_for_ingest(nginx: Ngi
 
 
 def test_slow_bodies_end_at_it(nginx: Nginx, ingest: IngestServer) -> None:
-    """There are more of them than ingest has threads; a ping from another network still passes."""
+    """More slow bodies are sent than ingest has threads; a ping from another network still passes."""
     held = [nginx.connect("127.0.0.10") for _ in range(12)]
     for connection in held:
         connection.putrequest("POST", f"{PATH}/{uuid.uuid4()}")

@@ -228,7 +228,7 @@ def play(ingest: IngestApp) -> str:
 
 
 def test_no_round_opens_a_file_of_outcomes(ingest: IngestApp) -> None:
-    """They may be damaged, and rounds still publish and recompute; their clients don't count towards a round."""
+    """Files of outcomes may be damaged, and rounds still publish and recompute; their clients don't count in a round."""
     assert post(ingest, *paid_json(str(uuid.uuid4()))) == (200, "")
     ingest.land()
     assert play(ingest) != "published"
@@ -312,7 +312,7 @@ def test_a_person_who_asks_is_forgotten_in_outcomes_too(
 def test_pruning_removes_outcomes_as_far_back_as_pings(
     ingest: IngestApp, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Only outcomes that landed before the first round of the kept versions are removed."""
+    """Pruning removes only outcomes that landed before the first round of the kept versions."""
     moment = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
     for number in range(4):
         monkeypatch.setattr("time.time", lambda number=number: moment / 1000 + 86_400 * number)

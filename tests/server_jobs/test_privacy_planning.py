@@ -30,7 +30,7 @@ def test_the_third_of_rounds_epsilon_and_noise_follows_from_two() -> None:
 
 
 def test_the_third_follows_from_two_without_sampling() -> None:
-    """The same as :func:`test_the_third_of_rounds_epsilon_and_noise_follows_from_two`, for cases that are fast."""
+    """Tests the fast cases of :func:`test_the_third_of_rounds_epsilon_and_noise_follows_from_two`."""
     settings = {"population": 100_000, "weights": 15, "delta": 1e-6}
     found = planned(**settings, noise_multiplier=40.0, epsilon_=2.0)
     assert found.rounds > 1

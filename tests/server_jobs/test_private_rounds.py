@@ -1,4 +1,4 @@
-"""Rounds of private lines: noise once, a budget that stops, and nothing exact anywhere."""
+"""Rounds of private lines: noise is drawn once, the budget ends the rounds, and no exact sum is stored or shown."""
 
 import shutil
 from collections.abc import Iterator
@@ -184,7 +184,7 @@ def test_weights_that_no_client_could_read_are_not_published_and_charged(
 def test_a_link_that_fails_on_what_was_released_is_no_way_to_draw_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise each repetition would be another, uncharged release of the same sums."""
+    """Each repetition with new noise would be another, uncharged release of the same sums."""
     drawn = Counted(monkeypatch)
 
     def failing(step: Vector, state: Arrays, weights: Vector) -> tuple[Vector, Arrays]:

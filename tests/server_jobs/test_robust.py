@@ -275,7 +275,7 @@ def test_buckets_are_means_of_as_many_clients_and_lose_nobody(k: int, size: int)
 
 
 def test_a_median_of_buckets_is_nearer_to_the_mean_of_clients_that_differ() -> None:
-    """This is the purpose of bucketing (Karimireddy et al. 2022): for skewed clients a median isn't typical."""
+    """Bucketing (Karimireddy et al. 2022) is for skewed clients, whose median isn't typical."""
     skewed = np.zeros((300, 1), np.float32)
     skewed[:100] = 3.0
     plain = median_of(skewed, np.ones(300))

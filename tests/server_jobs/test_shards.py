@@ -257,7 +257,7 @@ def test_shards_are_the_first_bits_of_an_id() -> None:
 def test_rounds_in_memory_come_to_the_bits_of_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: int, clients: int
 ) -> None:
-    """Also if a row group has several shards, or is larger than a batch."""
+    """Tested with row groups of several shards, and larger than a batch."""
     monkeypatch.setattr(landing, "GROUP_ROWS", 128)
     monkeypatch.setattr(shard, "BATCH_BYTES", 8 * M * 50)
     monkeypatch.setattr(shard, "LEAST_BATCH", 1)
@@ -322,7 +322,7 @@ def test_spark_and_numpy_agree_to_the_last_bit_on_many_shards(
 
 
 def test_the_driver_keeps_few_partials_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are computed and merged on demand, so that few of thousands exist at the same time."""
+    """Partials are computed and merged on demand, so that few of thousands exist at the same time."""
     path = write(tmp_path, crowd(500), 0, 64)
     rules = dataclasses.replace(rules_of(128), limits=Limits(round_tails=0.025), sees=True, salt=bytes(16))
     monkeypatch.setattr(shard, "TOTALS_BYTES", 1)  # 16 of them at a time in a task

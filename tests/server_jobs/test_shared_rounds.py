@@ -432,7 +432,7 @@ def test_a_request_that_the_helper_can_no_longer_take_is_put_aside_and_made_agai
 
 
 def test_a_refusal_that_still_lies_about_is_none_of_the_next_request(tmp_path: Path) -> None:
-    """Otherwise a job that passes `--answer` each hour would discard every request before the helper sees it."""
+    """Otherwise an hourly job with `--answer` would discard every request before the helper sees it."""
     import msgspec
 
     line, store, landing = begun(tmp_path)
@@ -580,7 +580,7 @@ def test_more_clients_than_a_helper_takes_are_said_to_be_too_many(
 
 @pytest.mark.parametrize("reason", ["too_few", "too_old", "from_the_future", "repeated", "answered"])
 def test_what_gives_a_request_up_the_helper_has_to_sign(tmp_path: Path, reason: str) -> None:
-    """Otherwise an attacker in between could drop answers, and have one request after the other discarded."""
+    """With unsigned rejections, an attacker in between could drop answers and have every request discarded."""
     line, store, landing = begun(tmp_path)
     another = make_helper(tmp_path / "another")
     for way in (Refusing(reason), Refusing(reason, another)):
