@@ -85,7 +85,7 @@ def test_the_schemas_allow_what_is_sent_and_published() -> None:
 
 
 def test_pings_of_lists_and_outcomes_are_taken(tmp_path: Path) -> None:
-    """A real ingest accepts each under its document id; a repeated linked outcome lands once."""
+    """A real ingest accepts each ping under its document id; a repeated linked outcome lands once."""
     vectors, study = read("outcomes"), study_of_outcomes()
     ingest = ingest_app(tmp_path, others=[study])
     version = version_after(ingest.services.store, study, 12)

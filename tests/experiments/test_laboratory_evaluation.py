@@ -295,7 +295,7 @@ def test_clients_with_models_of_their_own_are_judged_by_them() -> None:
 
 
 def test_clients_own_models_are_measured_before_they_are_merged(tmp_path: Path) -> None:
-    """Each is measured on its own and on all others' test examples, and equals a model computed from its sent update."""
+    """Each is measured on its own and on all others' test examples, and equals the model given by its sent update."""
     experiment = small(
         training={"algorithm": "local", "epochs": 3, "rate": 0.5},
         evaluation={"trained": True, "every": 2, "baselines": []},

@@ -228,7 +228,7 @@ def play(ingest: IngestApp) -> str:
 
 
 def test_no_round_opens_a_file_of_outcomes(ingest: IngestApp) -> None:
-    """Files of outcomes may be damaged, and rounds still publish and recompute; their clients don't count in a round."""
+    """With damaged files of outcomes, rounds still publish and recompute; the files' clients don't count in a round."""
     assert post(ingest, *paid_json(str(uuid.uuid4()))) == (200, "")
     ingest.land()
     assert play(ingest) != "published"
