@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 # No test asserts a wall time, so Hypothesis gets no deadline for an example either. Its examples are the same in every
-# run, so that what passes here passes there; `make test-anew` looks for others.
+# run, so that what passes here passes there; `make test-anew` searches for others.
 settings.register_profile("fedping", deadline=None, derandomize=True)
 settings.register_profile("anew", deadline=None)
 settings.load_profile("fedping")
@@ -45,8 +45,8 @@ def seeded_draws(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(random, "_urandom", drawn.randbytes)
 
 
-# A shell starts what it puts into the background with Ctrl-C ignored, and whatever is started from there inherits it:
-# commands that are tested for how they end on Ctrl-C would not even notice it.
+# A shell starts background processes with Ctrl-C ignored, and their children inherit this, so commands in tests of
+# Ctrl-C would not notice it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

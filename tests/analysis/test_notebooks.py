@@ -48,7 +48,7 @@ def test_there_are_no_others() -> None:
 @pytest.mark.spark
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_shows_again_what_is_committed(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MPLBACKEND", "Agg")  # a person's own setting, which must not take the figures away
+    monkeypatch.setenv("MPLBACKEND", "Agg")  # a user's own setting, which must not suppress the figures
     committed = read(name)
     made = executed(committed, folder)
     for cell, again in zip(code_cells(committed), code_cells(made), strict=True):

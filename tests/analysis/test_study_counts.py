@@ -391,7 +391,7 @@ def test_the_command_tells_a_truncated_file_in_one_line_without_sparks_stack_tra
     def analyze() -> tuple[int, str, str]:
         code, out, err = in_this_process(tmp_path / "landing", tmp_path, capsys)
         heard = [err]
-        warm_commands._jvm.java.lang.System.err.println("the end")  # after all that the JVM has said, on the same pipe
+        warm_commands._jvm.java.lang.System.err.println("the end")  # after all output of the JVM, on the same pipe
 
         def complete() -> bool:
             heard.append(capsys.readouterr().err)

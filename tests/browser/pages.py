@@ -71,7 +71,7 @@ class _Relay(_Quiet, BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length) if self.command in ("POST", "PUT") else None
         replaced = self.command == "GET" and self.path in self.instead
-        dropped = _HOP | {"if-none-match", "etag"} if replaced else _HOP  # the tag is that of what ingest has
+        dropped = _HOP | {"if-none-match", "etag"} if replaced else _HOP  # the tag is for ingest's document
         headers = {name: value for name, value in self.headers.items() if name.lower() not in dropped}
         request = urllib.request.Request(self.to + self.path, data=body, headers=headers, method=self.command)
         try:

@@ -162,7 +162,7 @@ def test_a_server_that_fails_in_every_way_gets_each_ping_under_one_id(uploads: d
         told = drive(server.url, "links", clients=4)
         sent = {UUID(each["documentId"]) for client in told for each in client["sent"]}
         assert len(sent) == 12
-        assert set(server.bodies()) == sent  # which holds that no two bodies of one id differ
+        assert set(server.bodies()) == sent  # also checks that all bodies of an id are equal
         assert set(server.landings) == sent
         assert all(client["counts"]["accepted"] == 3 for client in told)
         attempts = Counter(attempt.document_id for attempt in server.attempts)

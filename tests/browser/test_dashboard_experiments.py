@@ -154,7 +154,7 @@ def test_a_run_is_stopped_gone_on_with_and_outlives_the_dashboard(dashboard: Das
     item.get_by_role("button", name="Stop").click()
     expect(item).to_contain_text("stopped")
     expect(page.locator("#state")).to_have_text("stopped", timeout=LONG)
-    page.close()  # what it still asks for would be gone with the run
+    page.close()  # its later requests would fail without the run
     note = json.loads((folder / "run.json").read_text())
     assert note["title"] == "A long one"
     item.get_by_role("link", name="Delete").click()

@@ -126,7 +126,7 @@ def test_the_door_lets_in_whoever_has_the_token_and_leads_to_where_they_wanted(
     assert [(cookie.get("httpOnly"), cookie.get("sameSite")) for cookie in cookies] == [(True, "Strict")]
     assert TOKEN not in page.content()
 
-    # No stream is free here: the page asks now and then instead, and is told all the same.
+    # No stream is free here, so the page polls, and still gets the changes.
     expect(page.locator("#connection")).to_have_text("asking every 3 s")
     head = door.publish(study)
     shows(page, head.iteration)

@@ -48,7 +48,7 @@ def demo_page(folder: Path) -> Iterator[IngestServer]:
         server.stop()
 
 
-# In tests, before the browser: it has to be gone before the server is, or its pages complain.
+# Tests request the server before the browser, so that the browser closes first; otherwise its pages complain.
 @pytest.fixture
 def store(tmp_path: Path) -> ModelStore:
     return new_store(tmp_path)
@@ -200,14 +200,14 @@ def test_it_says_when_the_server_is_away_and_goes_on_when_it_is_back(server: Ing
     is_clean(page)
     server.start()
     expect(page.locator("#notice")).to_be_hidden()
-    expect(page.locator("#answer")).to_contain_text("200 means", timeout=4 * PATIENCE)  # waits double while it is away
+    expect(page.locator("#answer")).to_contain_text("200 means", timeout=4 * PATIENCE)  # waits grow while it is away
     server.flush()
     assert len(landed_rows(server.landing)) == 1
     chromium.forgive("ERR_CONNECTION_REFUSED")
 
 
 def test_a_study_of_another_kind_is_told_in_a_sentence(shared: IngestServer, chromium: Pages) -> None:
-    page = chromium.new_page(f"{shared.url}/demo/")  # the first of the store, which is of model updates
+    page = chromium.new_page(f"{shared.url}/demo/")  # the store's first study, which is of model updates
     expect(page.locator("#notice")).to_contain_text("The study 'models' cannot be tried here")
     is_clean(page)
     page.get_by_role("link", name=PLAYGROUND).click()

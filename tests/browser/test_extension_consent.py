@@ -101,7 +101,7 @@ def test_nothing_is_sent_before_the_user_agrees_nor_when_switched_off(user: User
 
         user.click("#on")
         wait_for(lambda: len(web.passed) > len(before), "the study to be asked for again")
-        assert len(web.posts()) == 1  # nor is the choice made up for that was made meanwhile
+        assert len(web.posts()) == 1  # and the choice made in the meantime isn't sent later
         server.flush()
     (row,) = landed_rows(tmp_path / "landing").values()
     assert row["model_version"] == 0

@@ -56,7 +56,7 @@ def test_a_choice_becomes_the_next_version_which_then_ranks(user: User, tmp_path
         known = {
             page["url"]: page_of(page) for page in user.ask({"ask": "search", "typed": "garden"})["listed"]["pages"]
         }
-        # The visit to the page that was chosen; Chromium counts it as if its address had been typed.
+        # The visit to the chosen page, which Chromium counts as a typed address.
         newest = max(known[before[chosen]].visits, key=lambda visit: visit.time)
         assert newest.type == (VisitType.LINK if isinstance(user, FirefoxUser) else VisitType.TYPED)
         after = user.type("garden")

@@ -66,4 +66,4 @@ def test_the_weights_are_shown_by_feature_in_units_of_the_product(tmp_path: Path
         assert page.evaluate("document.documentElement.scrollWidth") == 390
         assert axe_violations(page, "#features") == []
         assert chromium.complaints == []
-        page.close()  # before what it listens to
+        page.close()  # before the server that it follows

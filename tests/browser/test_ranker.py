@@ -161,7 +161,7 @@ def test_a_choice_becomes_a_ping_a_round_and_another_order(shop: Shop) -> None:
     assert page.evaluate("(kept) => shop.resume(kept).outcome({ paid: 49.9 })", kept)
     page.evaluate("async () => { await shop.deliver() }")
     status = shop.server.flush()
-    # The repetition is a document of its own on the way, or one with the first, if that was still under way.
+    # The repetition is sent as a separate request, or shares the first one if it was still in flight.
     assert (status["accepted"], status["rejected"]) == (len(shop.web.posts()), {})
     assert len(shop.web.posts()) in (2, 3)
 

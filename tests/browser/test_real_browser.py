@@ -51,7 +51,7 @@ def test_a_real_browser_computes_the_same_bits_and_takes_part(visitor: Visitor, 
         part = web.hears("part")
         assert part["counts"] == {"accepted": 3, "refused": 0, "dropped": 0, "waiting": 0}
         assert part["arm"] == web.hears("leaving")
-        # What the page reported when it was left arrives after it has gone.
+        # The page's report on leaving arrives after it has closed.
         wait_for(lambda: len(web.posts()) == 4, "the ping of a page that was left")
         server.flush()
     assert_anonymous(web, visitor.browser, mode)

@@ -114,7 +114,7 @@ class FirefoxUser(User):
             else:
                 self._firefox.address_of(GECKO_ID)
             if first:
-                self.welcome()  # it comes to the front, whatever is typed meanwhile
+                self.welcome()  # it comes to the front, even while the test types
             self._reading = page.open(type="tab")["handle"]
             yield
 
@@ -174,7 +174,7 @@ class FirefoxUser(User):
         self._turn_to(self._typing)
 
         def rows() -> list[str]:
-            # Typed again if need be: a page that finishes loading takes the text away from the address bar.
+            # Typed again if necessary, because a page that finishes loading clears the address bar.
             self._firefox.clear()
             self._firefox.type(KEYWORD + text)
             shown = [row.content for row in self._firefox.rows() if row.kind == "UrlbarProviderOmnibox"]
@@ -234,7 +234,7 @@ class ChromiumUser(User):
         ) as self._profile:
             self._typing = self._profile.context.pages[0]
             if first:
-                self.welcome()  # it comes to the front, whatever is typed meanwhile
+                self.welcome()  # it comes to the front, even while the test types
             self._reading = self._profile.open("options/options.html")
             if first:
                 self._bookmark()
@@ -256,7 +256,7 @@ class ChromiumUser(User):
         self._reading = wait_for(found, "the page that welcomes")[0]
 
     def click(self, selector: str, *, allowing: bool = False) -> None:
-        self._reading.locator(selector).click()  # Chromium does not ask for what the extension needs there
+        self._reading.locator(selector).click()  # Chromium needs no permission request there
 
     def fill(self, selector: str, text: str) -> None:
         self._reading.locator(selector).fill(text)
@@ -291,11 +291,11 @@ class ChromiumUser(User):
         self._screen.focus("chromium", windows=2)
         self._screen.type(KEYWORD + text)
         self._screen.press("Return")
-        # A search like any other: the keyword is none there.
+        # An ordinary search, because the keyword isn't registered there.
         wait_for(lambda: at("q=" + quote_plus(KEYWORD + text)), "the search for what was typed")
 
         def there() -> bool:
-            # Typed again if need be: a search that is answered late takes the keys away from the address bar.
+            # Typed again if necessary, because a late answer to a search takes the focus from the address bar.
             self._screen.press("ctrl+l")
             self._screen.type(url)
             self._screen.press("Return")

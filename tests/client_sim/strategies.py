@@ -8,7 +8,7 @@ from fedping.client_sim.models import Onward, Page, Searches, Visit, frecency_st
 NOW = 1_530_000_000_000_000
 DAY = 86_400_000_000
 
-# Whole days around the cutoffs and their neighbours, to the microsecond; the future too, as clocks go wrong.
+# Whole days around the cutoffs and their neighbours, to the microsecond; the future too, because clocks can be wrong.
 AGES = st.one_of(
     st.sampled_from([0, 3, 4, 5, 6, 13, 14, 15, 16, 30, 31, 32, 33, 89, 90, 91, 92, 400]).flatmap(
         lambda days: st.sampled_from([days * DAY - 1, days * DAY, days * DAY + 1])

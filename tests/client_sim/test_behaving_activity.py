@@ -62,7 +62,7 @@ def test_held_versions_are_those_of_the_latest_fetch() -> None:
     one = activity(fetch_late=0.2, away=0.0)
     users, newest = np.arange(20_000), np.arange(30)
     held = np.stack([one.held_versions(users, tick, newest) for tick in range(30)])
-    assert np.all(np.diff(held, axis=0) >= 0)  # nobody goes back
+    assert np.all(np.diff(held, axis=0) >= 0)  # no client goes back
     assert np.all((held[1:] == held[:-1]) | (held[1:] == np.arange(1, 30)[:, None]))
     behind = held[29] < 29
     assert behind.mean() == pytest.approx(0.2, abs=0.015)

@@ -125,7 +125,7 @@ def test_an_experiment_trains_on_a_saved_folder_and_its_own_test_split(datasets:
     assert summary.variants["federated"].metrics["test"]["accuracy"].mean is not None
 
 
-# What is refused
+# Rejected data sets
 
 ONE = {"features": ["age"], "label": "label"}
 

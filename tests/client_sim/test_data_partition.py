@@ -116,7 +116,7 @@ def test_a_shard_spans_few_labels(shards: int, seed: int) -> None:
     parts = partition(data, Shards(clients=10, shards=shards), seed)
     assert parts.sizes.max() - parts.sizes.min() <= shards
     had = labels_of(data, Shards(clients=10, shards=shards), seed)
-    # A shard is no wider than a class here, so that it spans two labels at most, of which 3 borders make.
+    # A shard is at most as wide as a class here, so it spans at most two labels.
     assert sum(map(len, had)) <= 10 * shards + 3
     assert max(map(len, had)) <= 2 * shards
 

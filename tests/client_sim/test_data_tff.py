@@ -121,7 +121,7 @@ def test_a_sentence_of_stackoverflow_is_an_example_for_each_word_and_its_end(for
     assert [[symbols[number] for number in row] for row in rows] == [
         ["<padding>", "<padding>", "<begin>", "the"],
         ["<padding>", "<begin>", "the", "<unknown>"],
-        ["<begin>", "the", "<unknown>", "is"],  # four words are more than three: no end
+        ["<begin>", "the", "<unknown>", "is"],  # four words exceed three, so there is no end token
         ["<padding>", "<padding>", "<begin>", "to"],
         ["<padding>", "<begin>", "to", "the"],
         ["<begin>", "to", "the", "<end>"],
@@ -332,7 +332,7 @@ def test_a_file_that_keeps_the_library_busy_forever_is_given_up(tmp_path: Path) 
         file.create_group("examples/f").create_dataset("snippets", data=[b"abc"] * 8, dtype=h5py.string_dtype())
     assert len(load_original("shakespeare", tmp_path, {"patience": 60})) == 8 * 4
     data = bytearray((tmp_path / "shakespeare_train.h5").read_bytes())
-    size = data.index(b"GCOL") + 24  # of the first text of the heap; the library goes on by as many bytes as it says
+    size = data.index(b"GCOL") + 24  # the size of the heap's first text, by which the library advances
     data[size : size + 8] = bytes(8)
     (tmp_path / "shakespeare_train.h5").write_bytes(data)
     with pytest.raises(

@@ -57,7 +57,7 @@ def test_hostile_clients_post_what_their_file_says_and_the_others_as_ever(
     assert told["hostile"] == len(hostile) == round(0.1 * len(sent["honest"]))
     assert told["pings"]["rejected"] == 0
     assert {sent["attacked"][one][-1] for one in hostile} == {77}
-    # Each arm that submits is a group of its own, by whose honest updates the hostile ones go.
+    # Each submitting arm is a separate group, whose honest updates determine the hostile ones.
     study = study_of(spec_of(model))
     for arm in ("treatment", "teaching"):
         mine = [one for one in sent["honest"] if enrol(study, one).name == arm]  # type: ignore[union-attr]

@@ -155,7 +155,7 @@ def test_a_study_without_lines_and_a_fleet_without_searches_work() -> None:
     assert all(arm.loss is None for arm in summary.arms)
 
 
-# What becomes of the pings
+# Outcomes of pings
 
 
 @given(

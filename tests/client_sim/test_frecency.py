@@ -113,7 +113,7 @@ def test_one_visit_of_each_type(kind: int, alone: int, bookmarked: int) -> None:
         (TEMP, VisitType.LINK, Onward.NO, 100),
         (TEMP, PERM, Onward.NO, 50),  # one hop only: the origin is a redirect's target itself
         (PERM, 0, Onward.NO, 60),  # a known origin of unknown type
-        (VisitType.LINK, VisitType.TYPED, Onward.NO, 100),  # not a target: its origin is of no meaning
+        (VisitType.LINK, VisitType.TYPED, Onward.NO, 100),  # not a redirect's target: its origin is ignored
         (VisitType.LINK, None, Onward.PERMANENTLY, 25),
         (VisitType.LINK, None, Onward.TEMPORARILY, 25),
         (VisitType.TYPED, None, Onward.PERMANENTLY, 25),

@@ -65,7 +65,7 @@ def test_frecency_finite_differences_equal_the_scalar_black_box(
 ) -> None:
     pages, searches = case
     updates = FRECENCY.finite_differences(weights, page_table(pages, NOW), searches, margin, epsilon)
-    # Scores, margins and steps are exact here, so that equal means equal.
+    # Scores, margins and steps are exact here, so results can be compared exactly.
     assert np.array_equal(updates, black_box(frecency, weights, pages, searches, margin, epsilon))
 
 
@@ -108,7 +108,7 @@ def test_finite_differences_on_any_matrix_equal_the_black_box(seed: int, epsilon
 @pytest.mark.parametrize("seed", range(5))
 def test_the_linear_gradient_is_exact_where_no_hinge_is_crossed(seed: int) -> None:
     weights, features, searches = matrix_case(seed)
-    tiny = 1e-7  # far below what any candidate of these is from its hinge
+    tiny = 1e-7  # far below the distance of any candidate from its hinge
     differences = linear_finite_differences(weights, features.__getitem__, searches, 10.0, tiny)
     exact = linear_analytic_updates(weights, features.__getitem__, searches, 10.0)
     assert np.count_nonzero(exact) > 100
@@ -259,7 +259,7 @@ def test_a_search_has_the_same_update_in_any_company(
     weights = rng.integers(0, 200, model.m).astype(np.float64)
     table = page_table(pages, NOW)
     many = rng.integers(0, len(searches), 1000)  # several blocks, the same pages shared by all
-    places = rng.permutation(20_000)[: len(pages)]  # and lying far apart, among others
+    places = rng.permutation(20_000)[: len(pages)]  # and far apart, among other pages
     which = rng.integers(0, len(pages), 20_000)
     which[places] = np.arange(len(pages))
     moved = np.where(searches.candidates >= 0, places[searches.candidates], -1)[many]

@@ -177,7 +177,7 @@ def test_texts_that_are_not_in_utf_8_are_told_by_their_row(tmp_path: Path) -> No
     path.write_bytes("a,b,y,u\n1,2,krank,ä\n1,2,ungeprüft,ä\n".encode("latin-1"))
     with pytest.raises(FedpingError, match="the column 'y' is not in UTF-8, first in row 2"):
         read_examples(path, None, agreed, three)
-    path.write_bytes("a,b,y,u\n1,2,krank,ä\n".encode("latin-1"))  # a column that is not read may have anything
+    path.write_bytes("a,b,y,u\n1,2,krank,ä\n".encode("latin-1"))  # an unread column may have any content
     assert read_examples(path, None, agreed, three).y.tolist() == [1]
     path.write_bytes("a,b,y\n1,2,krank\n".encode("utf-16"))
     with pytest.raises(FedpingError, match="is in UTF-16; save the table as CSV in UTF-8"):

@@ -198,7 +198,7 @@ def test_over_http_nothing_that_was_answered_is_lost_when_everything_is_killed(t
     server.kill()
     assert len(asyncio.run(send(transport, bodies[third : 2 * third]))) == third
     server.start()
-    # What was answered before the kill is sent again too, as by a client whose answer was lost: it lands once.
+    # Pings answered before the kill are also sent again, as by a client whose answer was lost; each lands once.
     assert asyncio.run(send(transport, bodies)) == []
     assert server.flush()["flushed"]
     assert server.stop() == 0

@@ -198,7 +198,7 @@ def test_a_ping_that_is_sent_twice_counts_once() -> None:
     outbox, _, bodies, landings = sent_to_faulty_server([LANDED], twice=True)
     assert (outbox.counts.accepted, outbox.counts.duplicates) == (12, 12)
     assert bodies == {ping.document_id: [ping.body] * 2 for ping in pings(12)}
-    assert set(landings.values()) == {2}  # ingest lands it once, which is shown with the real one
+    assert set(landings.values()) == {2}  # ingest lands it once, which other tests show with a real ingest
 
 
 # In virtual time
@@ -267,7 +267,7 @@ def test_a_slow_server_does_not_stretch_the_time_between_those_who_wait() -> Non
         free = begun + slow.takes
 
 
-# Whatever happens
+# All orders of answers
 
 OUTCOMES = st.sampled_from([ACCEPTED, RETRY, REJECTED, Outcome(Delivery.RETRY, "HTTP 429", 40.0)])
 

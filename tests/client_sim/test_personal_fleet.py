@@ -215,7 +215,7 @@ def test_a_fleet_that_is_stopped_goes_on_with_what_its_clients_have(tmp_path: Pa
         found.append(landed(folder).sort_values(["client_id", "model_version"]).reset_index(drop=True))
     one, two = found
     assert one.client_id.equals(two.client_id)
-    np.testing.assert_allclose(one.loss, two.loss, rtol=1e-9)  # up to who else is in a block
+    np.testing.assert_allclose(one.loss, two.loss, rtol=1e-9)  # except for the rest of a block
 
 
 def test_a_fleet_has_the_states_of_a_block_at_hand_and_not_those_of_everybody() -> None:

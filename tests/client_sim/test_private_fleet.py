@@ -85,7 +85,7 @@ def test_each_client_sends_one_vector_a_version_and_nothing_else(kind: str) -> N
     ids = [[ping["clientId"] for ping in pings] for pings in (first, again, second)]
     assert len(set(ids[0])) == len(ids[0])
     assert not set(ids[0]) & set(ids[2])
-    assert not set(ids[0]) & set(ids[1])  # in the second iteration those whose searches in the first had no choice
+    assert not set(ids[0]) & set(ids[1])  # in the second iteration, clients without a choice in the first
 
 
 def test_a_cap_holds_for_good(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_a_step_of_k_means_is_lloyds_where_rows_are_many(monkeypatch: pytest.Mon
     w = np.concatenate([np.random.default_rng(1).normal(size=12) / 4, np.zeros(3)])
     _, uphill = begun(model, z=0.5).losses_and_gradients(w, batch)
     wanted = model.movements(w, batch)[0]
-    assert -uphill[0] == pytest.approx(wanted, abs=0.05)  # few rows are farther away than is counted
+    assert -uphill[0] == pytest.approx(wanted, abs=0.05)  # few rows are beyond the counted range
     assert -uphill[0, 12:] == pytest.approx(wanted[12:], abs=900 * 4 / UNIT)
 
 

@@ -83,7 +83,7 @@ def test_rows_that_are_either_learned_from_or_held_out_pay_for_one_of_the_two(le
         ledger.charge(release(version, cost=0.04, division="half"))
         ledger.charge(release(version, cost=0.05, division="half", role="evaluation"))
     assert ledger.read().spent == pytest.approx(0.15)
-    ledger.charge(release(0, cost=0.02, division="third", study="other"))  # another division may have a row elsewhere
+    ledger.charge(release(0, cost=0.02, division="third", study="other"))  # another division may move a row
     ledger.charge(release(0, cost=0.01, study="plain"))
     assert ledger.read().spent == pytest.approx(0.15 + 0.02 + 0.01)
 
@@ -206,7 +206,7 @@ def test_a_restored_ledger_charges_each_study_for_what_may_have_been_answered(le
     book = ledger.charge(release(9))
     assert book.spent == pytest.approx(truth + 0.01)
     assert [(entry.what, entry.versions) for entry in book.entries[-2:]] == [("lost", 5), ("release", 0)]
-    ledger.charge(release(12))  # once only: from then on versions that are not answered cost nothing
+    ledger.charge(release(12))  # only once: later, unanswered versions cost nothing
     assert ledger.read().spent == pytest.approx(truth + 0.02)
     ledger.charge(release(2, study="other"))
     assert ledger.read().by_study()[-1].versions == 1 + 2

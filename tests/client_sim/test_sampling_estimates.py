@@ -36,7 +36,7 @@ SKEWED = np.array([1, 1, 1, 2, 2, 3, 3, 5, 8, 14, 30, 50])
 EQUAL = np.full(12, 4)
 GROUPS = np.array([*"aabbbccccccc"])  # 2, 3 and 7 clients
 EQUAL_GROUPS = np.array([*"aaaabbbbcccc"])
-# Whose updates differ with their size, so that a wrong weight shows.
+# Clients whose updates depend on their size, so that a wrong weight is noticed.
 UPDATES = np.column_stack([np.log(SKEWED), np.arange(12) % 3, generator(0, "updates").normal(size=12)])
 
 KINDS: tuple[Sampling, ...] = (

@@ -190,7 +190,7 @@ def test_apfl_is_the_papers_and_its_share_descends_the_loss_of_the_mixture() -> 
         close(updates[0], -RATE * HEIGHT[0] * (w - BOTTOM[0]))
         close(state["own"][0], v)
         np.testing.assert_allclose(state["share"], [a], atol=1e-10)
-        w = w + np.array([0.1, -0.2])  # others have moved it
+        w = w + np.array([0.1, -0.2])  # changed by other clients
         close(algorithm.personal_weights(MODEL, w, clients(0), state)[0], state["share"] * v + (1 - state["share"]) * w)
     assert abs(a - 0.3) > 1e-3
 
@@ -243,7 +243,7 @@ def test_a_client_trains_as_if_it_were_alone_and_one_without_examples_stays(algo
         for name in left:
             close(after[name][i], left[name][0])
     for name in after:
-        if name != "own":  # which is not looked at before a client has begun
+        if name != "own":  # it isn't read before a client has started
             np.testing.assert_array_equal(after[name][1], state[name][1])
     if not isinstance(algorithm, FedDyn):  # a client without a loss ends where it began, by the paper: at -h / alpha
         np.testing.assert_array_equal(together[1], 0)

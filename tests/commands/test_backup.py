@@ -155,7 +155,7 @@ def test_the_procedure_restores_a_study_and_publishes_no_number_twice(tmp_path: 
         newest.write_bytes(whole.replace(b'"created":"2', b'"created":"3'))
         ended = machine.typed(BACKUP)
         assert (ended.returncode, "versions/9.json cannot be read" in ended.stderr) == (1, True)
-        newest.write_bytes(whole)  # what RESTORE finds is the backup before
+        newest.write_bytes(whole)  # RESTORE finds the earlier backup
     before = machine.fetched()
     assert sorted(before) == list(range(10))
 

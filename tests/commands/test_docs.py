@@ -133,7 +133,7 @@ def test_what_does_not_exist_would_be_noticed() -> None:
     ]
 
 
-# --- what runs the rounds ---
+# --- units and the DAG ---
 
 
 def dag() -> str:
@@ -198,7 +198,7 @@ def test_the_units_of_the_docs_are_five() -> None:
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 def test_systemd_takes_the_units(tmp_path: Path) -> None:
     for name, text in units().items():
-        # It wants to find the program: what stands for it here is one that every machine has.
+        # It must find the program, so a program that every machine has replaces it.
         (tmp_path / name).write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/sh", text, flags=re.MULTILINE))
     command = ["systemd-analyze", "verify", "--man=no", *(str(tmp_path / name) for name in units())]
     ran = subprocess.run(command, capture_output=True, text=True)
@@ -215,7 +215,7 @@ def test_the_line_for_cron_has_five_fields_and_one_command() -> None:
     assert [words[:2] for words in commands(line)] == [["round", "firefox"]]
 
 
-# --- what a version says of itself ---
+# --- version numbers ---
 
 
 def test_the_version_names_the_commit_that_the_operator_gave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

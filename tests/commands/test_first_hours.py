@@ -52,7 +52,7 @@ class Newcomer(Terminal):
         if command.startswith("fedping ingest"):
             port = "" if "--port" in command else "--port 8080 "
             command = command.replace("fedping ingest", f"fedping ingest {port}--operations-port 8082")
-        if os.geteuid() == 0:  # or nginx gives up root for a user who may not read the folders of tests
+        if os.geteuid() == 0:  # otherwise nginx switches from root to a user without access to the tests' folders
             command = command.replace("\ndaemon off;\n", "\ndaemon off; user root;\n")
         said = super().type(command)
         if command == "python3 -m venv env":

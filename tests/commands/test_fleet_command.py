@@ -274,7 +274,7 @@ def test_ctrl_c_ends_it_in_order(server: FaultyServer, form: list[str]) -> None:
     assert left_over(mark) == []
     lines = (out + NOTE.sub("", err)).split("\n")
     assert [line for line in lines if line][1:] == ["fedping: interrupted"]
-    assert (out == "") == bool(form)  # in JSON no line is half an iteration; the sum is told to the person
+    assert (out == "") == bool(form)  # JSON has no line for a partial iteration; the sum is reported on stderr
     generated, accepted, rejected, undelivered = (int(n) for n in re.findall(r"[\d,]+(?= )", lines[0].replace(",", "")))
     assert rejected == 0
     assert 36 <= accepted <= 44

@@ -100,5 +100,5 @@ def test_the_children_of_a_process_that_ends_meanwhile_are_none(monkeypatch: pyt
     process = ForkedPopen([sys.executable, "-c", "pass"])
     assert process.wait(60) == 0
     assert wait_until(lambda: not Path(f"/proc/{process.pid}").exists())
-    monkeypatch.setattr(Path, "is_dir", lambda path: True)  # it still was when the search began
+    monkeypatch.setattr(Path, "is_dir", lambda path: True)  # the folder still existed when the search began
     assert children(process.pid) == []

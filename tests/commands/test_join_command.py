@@ -269,7 +269,7 @@ def test_upload_links_and_arms_are_followed(join: Typed, study: Study, says: str
         assert attempt.body.decode() == shown.rstrip("\n")
 
 
-# --- it goes on where it was ---
+# --- continuing ---
 
 
 def test_the_same_client_goes_on_with_the_next_version(server: FaultyServer, join: Typed) -> None:
@@ -398,7 +398,7 @@ def test_a_refused_ping_ends_the_command_and_its_version_is_trained_on_again(ser
     assert "do not send" not in said
     server.plan = lambda name, attempt: LANDED
     out, said = join.once(server.url)
-    assert "so far" not in said  # nothing was taken
+    assert "so far" not in said  # no ping was accepted
     assert out.startswith("version 0: ")
     server.plan = lambda name, attempt: refusal(400, "the update is too long")
     server.publish(1)
@@ -527,7 +527,7 @@ class Heard(list[Any]):
         self._heard(each[0])
 
 
-# --- what training leaves ---
+# --- state after training ---
 
 PERSONAL = tumours(
     training=LocalSteps(epochs=1, batch=16, rate=0.1, personal=FineTune(rate=0.1)),
@@ -543,7 +543,7 @@ def test_a_model_of_its_own_moves_once_a_version_and_not_by_being_shown(join: Ty
         assert server.attempts[0].body.decode() == shown.rstrip("\n")
         server.publish(1)
         after = join(server.url, "--show")[0]
-        (join.state / "clients.sqlite").unlink()  # without what it kept it sends something else
+        (join.state / "clients.sqlite").unlink()  # without its state it would send something else
         assert join(server.url, "--show")[0] != after
 
 
@@ -574,7 +574,7 @@ def test_a_refused_ping_by_which_its_own_model_moved_is_not_made_again(join: Typ
         assert join.once(server.url)[0].startswith("version 1: ")
 
 
-# --- nothing of the server is believed without a look ---
+# --- checks of the server's documents ---
 
 
 def changed(server: FaultyServer, **fields: Any) -> bytes:
@@ -758,7 +758,7 @@ def test_of_a_study_that_changes_much_a_few_settings_are_named(server: FaultySer
     assert "more). Read them with --show" in said
 
 
-# --- what is refused at the start ---
+# --- rejections at the start ---
 
 
 def with_model(name: str, settings: dict[str, Any]) -> Study:

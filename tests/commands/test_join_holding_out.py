@@ -44,7 +44,7 @@ def test_an_institution_sends_what_it_learned_and_how_the_version_does_on_other_
     assert held["payload"]["update"] is None
     assert "confusion" not in learned["payload"]
     assert held["payload"]["examples"] + learned["payload"]["examples"] == 190
-    # Version 0 has weights of zero, so that all rows are taken for class 0.
+    # Version 0 has zero weights, so all rows are classified as class 0.
     cells = np.array(held["payload"]["confusion"]).reshape(2, 2)
     assert cells.sum() == held["payload"]["examples"]
     assert cells[:, 1].sum() == 0
@@ -81,7 +81,7 @@ def test_looking_keeps_no_share_and_an_older_folder_is_held_to_what_it_did(
     typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: str | None
 ) -> None:
     mine, other = (["--hold-out", "0.25"], []) if share else ([], ["--hold-out", "0.25"])
-    # Without --hold-out the arm is left to the id, and one of the two arms does not train.
+    # Without --hold-out the id decides the arm, and one of the two arms doesn't train.
     monkeypatch.setattr(folder, "any_seed", in_arm(public_study(study_with_place()), lambda arm: arm.submits))
     with faulty_server(study_with_place()) as server:
         typed(server.url, *mine, "--yes", "--rounds", "1")

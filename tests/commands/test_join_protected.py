@@ -195,7 +195,7 @@ def test_no_more_pings_are_posted_a_day_than_it_allows_also_refused_ones(
 
 def test_pings_of_other_weights_under_one_version_count_one_by_one_a_day(server: FaultyServer, join: Typed) -> None:
     server.plan = lambda name, attempt: refusal(400, "loss: too large")
-    for number in range(4):  # a service begins again
+    for number in range(4):  # like a restarted service
         serve(server, 0, np.full(31, 0.1 * number))
         join(server.url, "--yes", OPEN, "--a-day", "2", "--for", "1s", code=1 if number < 2 else 75)
     assert len(server.attempts) == 2
@@ -214,7 +214,7 @@ def test_a_training_that_takes_too_long_is_given_up_and_sends_nothing(
     assert "the training on version 0 took longer than 0.2 s and was stopped, so no ping was sent" in said
     assert not server.attempts
     assert join.entries == ["opened", "table", "release"]
-    join.once(server.url)  # which is paid for already
+    join.once(server.url)  # already charged
     assert join.entries == ["opened", "table", "release"]
     assert len(server.attempts) == 1
 
@@ -346,7 +346,7 @@ def test_other_weights_under_an_answered_version_are_refused_and_logged(server: 
     server.plan = lambda name, attempt: refusal(400, "loss: too large")
     serve(server, 0, np.zeros(31))
     join.once(server.url, code=1)
-    for path in join.state.iterdir():  # a folder that was restored does not know that it has answered
+    for path in join.state.iterdir():  # a restored folder doesn't know that it has answered
         if path.name == "progress.json":
             path.unlink()
     serve(server, 0, np.ones(31))
@@ -529,7 +529,7 @@ def test_steep_weights_read_rows_out_of_updates_and_none_out_of_protected_ones(j
     assert recovered["--versions"] == 0
 
 
-# --- who joined with an earlier program ---
+# --- institutions that joined with an earlier program ---
 
 
 def joined_before(join: Typed, server: FaultyServer) -> None:

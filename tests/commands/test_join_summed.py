@@ -211,7 +211,7 @@ def test_fewer_institutions_than_the_noise_is_made_for_are_not_opened(
         assert not running.way.asked
         shared = running.study.lines[0].privacy.shared  # type: ignore[union-attr]
         assert shared is not None
-        less = replace(shared, min_batch=2)  # a leader that asks for less than it has said
+        less = replace(shared, min_batch=2)  # a leader with a lower minimum than published
         monkeypatch.setattr("fedping.server_jobs.round.shared._shared", lambda line: less)
         assert main(running.round()) == 0
         assert "too_few" in capsys.readouterr().out
@@ -486,7 +486,7 @@ def test_whoever_is_no_institution_is_not_taken_for_one(tmp_path: Path) -> None:
     assert told["privacy"]["rows"] == {"noise": NOISE, "colluding": 1}
     assert told["upload"][0]["digest"] is True
     plain = public_study(replace(study, lines=(without_rows(study.lines[0]),)))
-    told = json.loads(public_json(plain))["lines"][0]  # older clients refuse what they do not know
+    told = json.loads(public_json(plain))["lines"][0]  # older clients reject unknown settings
     assert "rows" not in told["privacy"]
     assert "digest" not in told["upload"][0]
 

@@ -56,7 +56,7 @@ def payloads(server: Server) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", sorted(STUDIES))
 def test_nothing_is_sent_before_a_person_decides(name: str, folder: Path, server: Server) -> None:
-    for _ in range(2):  # a service begins again
+    for _ in range(2):  # like a restarted service
         said = join(server, folder, name, code=2 if name == "keeping" else 6)[1]
         assert OPEN in said
         assert name == "keeping" or "--epsilon 3 to protect each row from now on" in said

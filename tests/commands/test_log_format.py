@@ -213,7 +213,7 @@ def test_a_schedule_logs_its_rounds_and_its_end(tmp_path: Path, number: signal.S
     assert told[0]["outcome"] == "published"
 
 
-# --- the other commands that run for long ---
+# --- other long-running commands ---
 
 
 def logged_until(tmp_path: Path, part: str, *words: object, then: Callable[[], object] = lambda: None) -> str:
@@ -289,7 +289,7 @@ def test_a_token_that_would_have_to_be_printed_is_asked_for(tmp_path: Path) -> N
     assert "--token-file" in entry["message"]
 
 
-# --- the seam ---
+# --- the logging interface ---
 
 
 @settings(max_examples=40, deadline=None)

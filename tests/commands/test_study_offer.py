@@ -212,7 +212,7 @@ def test_a_helper_joins_a_study_is_asked_for_its_offer_and_takes_a_new_key(
         assert main(["helper", "rotate", "both", "main", "--folder", "helper"]) == 0
         assert publish(url, study="both") == 0
         second = open_store(folder / "store").studies.offer("both", "main")
-        assert publish(url) == 2  # a study that this helper has never heard of
+        assert publish(url) == 2  # a study unknown to this helper
     finally:
         serving.terminate()
         serving.wait()

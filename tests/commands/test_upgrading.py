@@ -136,7 +136,7 @@ class Crowd:
     def send(self) -> None:
         """Let clients of the next program post to one host, and half of them the same documents to the other."""
         self.times += 1
-        for port in ("8080", "8081"):  # a worker may listen a moment after the operator's port is well
+        for port in ("8080", "8081"):  # a worker may start listening just after the operations port is healthy
             self.terminal.type(f"until curl -sf http://127.0.0.1:{port}/__lbheartbeat__; do sleep 0.2; done")
         program = "old" if self.times % 2 else "new"
         for port, clients in random.Random(self.times).sample([("8080", 30), ("8081", 15)], 2):
@@ -207,7 +207,7 @@ def test_an_upgrade_by_the_page_and_back_loses_nothing_and_counts_nothing_twice(
         assert "is bit-identical" in terminal.type(f"{program}/bin/fedping store recompute coffee main {version}")
     sent = (terminal.folder / "state-0" / "sent.ndjson").read_text().splitlines()
     assert len({json.loads(line)["document_id"] for line in sent}) == 2, "one ping for each version"
-    # What cannot go back says so, and changes nothing.
+    # A downgrade that is impossible says so, and changes nothing.
     folder = terminal.folder / "state-0"
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     refused = terminal.type(f"{JOIN.format(program='old')} && exit 1 || true")

@@ -193,7 +193,7 @@ def test_a_repetition_changes_nothing_and_another_beginning_is_refused(
     assert typed(tmp_path, "create", "--from", "old/main") == 0
     before = store.versions.stored_bytes("new", "main", 0)
     head = store.head("old", "main")
-    store.publish(after(head))  # the newest is another one by now
+    store.publish(after(head))  # now the newest is another version
     for words in (("--from", "old/main"), ("--from", "old/main@3"), ()):
         assert typed(tmp_path, "create", *words) == 0, words
         assert "nothing changed" in capsys.readouterr().out

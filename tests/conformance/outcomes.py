@@ -104,7 +104,7 @@ def _lists(draw: Draw) -> Iterator[dict[str, Any]]:
         learned = {"loss": draw.whole(1, 40) / 8 if place else 0.0, "update": update if submits else None}
         observed, client = _observed(draw), draw.uuid()
         sent = {name: kinds[name].clipped(value) for name, value in observed.items()}
-        version = number - 1  # -1 is that of a client that has fetched none
+        version = number - 1  # -1 is the version of a client that has fetched none
         payload = {"model_version": version, "study_variation": "treatment" if submits else "control"}
         payload |= learned | shown | {name: value for name, value in sent.items() if value is not None}
         yield {

@@ -168,7 +168,7 @@ def test_runs_wait_for_their_turn_and_follow_without_anybody(tmp_path, mark):
     assert [run.state for run in book.runs()] == ["waiting", "waiting", "running"]
     book.stop(second.id)
     assert book.run(second.id).state == "stopped"
-    # From here on nobody looks at the list: the one that ends starts the next.
+    # From here on the list isn't read: the run that ends starts the next.
     assert is_in(book, third.id, "failed")
     assert book.run(first.id).ended <= book.run(third.id).started
     assert book.run(second.id).started is None

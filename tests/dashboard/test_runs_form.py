@@ -57,8 +57,8 @@ def settings_of(kind: Any, path: str = "") -> set[str]:
 
 def test_every_setting_of_the_file_has_a_field():
     wanted = (settings_of(Head) | settings_of(Setup) | settings_of(OfSpec, "model")) - {"variants", "model"}
-    wanted -= {"data.code"}  # which is worked out
-    wanted = {path for path in wanted if path.partition(".")[0] != "spec"}  # of which [model] is the short form
+    wanted -= {"data.code"}  # computed, not entered
+    wanted = {path for path in wanted if path.partition(".")[0] != "spec"}  # [model] is its short form
     wanted |= {f"model.{ask.name}" for model in models() for ask in model.settings}
     paths = {field.path for field in fields_of(laboratory_nodes())}
     paths |= {f"{each.path}.{each.tag}" for each in choices_of(laboratory_nodes()) if each.tag}

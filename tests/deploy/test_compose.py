@@ -178,6 +178,6 @@ def test_the_bucket_is_made_once_and_a_second_start_leaves_it(tmp_path: Path) ->
         client.put_object(Bucket=told["FEDPING_BUCKET"], Key="kept", Body=b"kept")
         running.execute("bucket", [*service["entrypoint"], *service["command"]])
         assert client.get_object(Bucket=told["FEDPING_BUCKET"], Key="kept")["Body"].read() == b"kept"
-        # As a container knows the host, whose name could be taken for a bucket's: http://BUCKET.HOST/.
+        # The host's name in a container, which could be mistaken for a bucket's: http://BUCKET.HOST/.
         address = f"{told['AWS_ENDPOINT_URL']}/{told['FEDPING_BUCKET']}"
         assert requests.head(address, headers={"Host": "objects:5000"}, timeout=60).ok

@@ -203,7 +203,7 @@ def test_it_says_what_commit_it_is_of() -> None:
     assert image("ingest").environment["FEDPING_COMMIT"] == "$COMMIT"
 
 
-# --- what gets into a build ---
+# --- the build context ---
 
 
 def test_a_build_gets_all_of_the_packages_and_what_it_is_told_by() -> None:

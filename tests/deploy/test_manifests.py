@@ -169,7 +169,7 @@ def test_store_and_landing_folder_are_shared_and_have_one_path_everywhere() -> N
         assert LEADER["PersistentVolumeClaim", name]["spec"]["accessModes"] == ["ReadWriteMany"]
 
 
-# --- what belongs together ---
+# --- consistency ---
 
 
 @in_sets()
@@ -273,7 +273,7 @@ def test_ingest_has_the_time_to_stop_in_order() -> None:
     ingest = the_pods(LEADER, "fedping-ingest")
     (container,) = ingest.spec["containers"]
     before = float(container["lifecycle"]["preStop"]["exec"]["command"][1])
-    # Its server and the listeners, each as long as it may take; then the compactor, which has what is left.
+    # First the server and the listeners, each for its maximum time; then the compactor has the rest.
     stopping = before + 2 * (supervisor.KILL_AFTER + 5)
     assert ingest.spec["terminationGracePeriodSeconds"] >= stopping + 60
 
@@ -477,7 +477,7 @@ def test_the_helper_makes_its_identity_once(tmp_path: Path) -> None:
     assert (folder / "helper.key").read_text() == "made\n"
 
 
-# --- by others' eyes ---
+# --- validation by other programs ---
 
 
 def rendered(folder: Path) -> str:

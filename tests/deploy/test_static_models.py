@@ -30,7 +30,7 @@ def ingest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IngestServer]:
     folder = tmp_path_factory.mktemp("served")
     store = make_store(folder / "store")
     store.publish(after(store.head(STUDY, "main")))
-    # As pods have it: ingest reads the store, and does not write it.
+    # As in pods, ingest reads the store and doesn't write it.
     with running_ingest(folder / "store", folder / "landing", "--workers", "1") as running:
         yield running
 

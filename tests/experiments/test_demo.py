@@ -262,7 +262,7 @@ def test_what_two_servers_saw_is_said_to_people(tmp_path: Path, capsys: pytest.C
     given = ["--clients", "300", "--iterations", "1", "--seed", "5", "--engine", "numpy", "--out", str(out)]
     assert main(["demo", "--secure", *given]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "selected rank" not in said  # which no vector has
+    assert "selected rank" not in said  # a vector doesn't contain it
     assert "a loss above 600 counts as 600, and each server adds noise" in said
     assert "only a p near 0, say below 0.001, would show a pattern" in said
     assert f"helper status --folder {out / 'helper'}" in said

@@ -89,7 +89,7 @@ def install(site: Path, source: str) -> None:
     (site / "fedping_outside.py").write_text(source)
     shutil.rmtree(
         site / "__pycache__", ignore_errors=True
-    )  # of a source of the same second and size Python sees no other
+    )  # Python doesn't notice a changed source of the same second and size
 
 
 def forget() -> None:
@@ -174,7 +174,7 @@ def test_they_come_to_the_same_on_executors_that_do_not_have_them(at_work: Any, 
 def test_metrics_are_what_they_say(site: Path, tmp_path: Path) -> None:
     run(experiment(evaluation__local=True), tmp_path / "out")
     problem = prepare(experiment().variants["federated"], 1, None)
-    weights = np.load(run_of(tmp_path / "out") / "last.npy")[:4]  # behind them is the server's control variate
+    weights = np.load(run_of(tmp_path / "out") / "last.npy")[:4]  # after them comes the server's control variate
     error = problem.test.x @ weights[:3] + weights[3] - problem.test.y  # type: ignore[attr-defined]
     final = json.loads((run_of(tmp_path / "out") / "run.json").read_text())["final"]
     assert final["test"]["near"] == pytest.approx(np.mean(np.abs(error) < 2))

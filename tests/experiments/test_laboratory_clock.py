@@ -113,7 +113,7 @@ A, B, C = (0, 0, 10.0), (1, 0, 20.0), (2, 0, 100.0)
         ({"deadline": 50.0}, [(50, [A, B]), (100, [A, B])]),
         ({"deadline": 150.0}, [(100, [A, B, C]), (200, [A, B, C])]),
         ({"deadline": 15.0, "answers": 2}, [(15, [A]), (30, [A])]),
-        # C works until 100, and arrives in the round in which that is, four versions later:
+        # C works until 100, and its answer is merged in the round at that time, four versions later:
         (
             {"answers": 2, "late": "counted"},
             [*((20 * n, [A, B]) for n in range(1, 5)), (100, [A, B, (2, 4, 100.0)]), (120, [A, B])],
@@ -345,7 +345,7 @@ def test_who_goes_away_is_lost_and_rounds_wait_for_somebody() -> None:
     fast, slow = (0, 0, HOUR), (1, 0, 5 * HOUR)
     assert [(now / HOUR, answers) for now, answers in found] == [
         (4, [fast]),  # the slow one is lost at 4
-        (25, [fast, slow]),  # nobody is there before 20
+        (25, [fast, slow]),  # no client is available before 20
         (28, [fast]),
         (49, [fast, slow]),
     ]

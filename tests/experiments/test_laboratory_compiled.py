@@ -359,7 +359,7 @@ def test_auto_is_resolved_once_and_recorded(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("fedping.experiments.laboratory.rounds.inside.find_spec", lambda name: None)
     assert resolved(asked).engine == "numpy"
     assert resolved(asked, replace(asked, engine="jax")).engine == "jax"
-    run_experiment(experiment, tmp_path / "out")  # goes on with what was finished
+    run_experiment(experiment, tmp_path / "out")  # continues after the finished runs
     longer = Experiment(name="x", seeds=(1, 2), variants={"a": asked})
     with pytest.raises(InvalidSettings, match=r"pip install"):
         run_experiment(longer, tmp_path / "out")

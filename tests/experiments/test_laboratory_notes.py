@@ -207,7 +207,7 @@ def test_a_data_set_whose_labels_are_whole_numbers_cannot_be_told_so_in_the_file
         extensions._registered.pop(("data_set", "whole-sides"))
 
 
-# --- who is the best ---
+# --- the best variant ---
 
 
 def outcome(variant: str, test: float, validation: float | None, notes: tuple[str, ...] = (), seed: int = 1) -> Outcome:

@@ -101,7 +101,7 @@ def test_clients_draw_their_turns_by_lot_so_that_steps_are_of_the_size_that_they
     assert abs(clients[:10].mean() - turns) < 4 * np.sqrt(turns * 0.75 / 10)
     assert len(set(clients)) > 5
     assert clients.sum() <= 10 * 200
-    assert clients[-1] < clients[:10].mean()  # by then many have contributed as often as they may
+    assert clients[-1] < clients[:10].mean()  # by then many clients have reached their cap
     spent = curve(tmp_path / "out", "privacy", "epsilon")
     assert spent[9] < spent[10] == spent[40]
 

@@ -84,7 +84,7 @@ def test_a_run_that_was_killed_is_told_from_the_one_that_begins_again(tmp_path: 
     again: list[Row] = []
 
     def look(now: Progress) -> None:
-        if now.unit.seed == 1 and now.rounds and not now.finished and not again:  # it may be told of several at once
+        if now.unit.seed == 1 and now.rounds and not now.finished and not again:  # several may be reported at once
             told = read_progress(folder, left.begun, left.offset)
             assert told is not None
             assert told.begun > left.begun

@@ -102,7 +102,7 @@ def test_offsets_recover_the_truth_from_lists_that_production_orders_and_a_naive
     assert metric(offsets, "recovered_ndcg") > metric(naive, "recovered_ndcg")
     assert metric(offsets, "top_choice") > metric(naive, "top_choice")
     assert offsets.shown[0] == "recovered_gain"
-    assert (weights[6:] < -0.5).all()  # what stands lower is chosen less
+    assert (weights[6:] < -0.5).all()  # lower places are chosen less often
     start, _ = run(tables, "start", baseline="start", model={"features": features}, **changes)
     assert metric(start, "recovered_gain") == metric(start, "recovered_gain", "validation") == 0
 
@@ -175,7 +175,7 @@ def test_versions_are_judged_by_users_who_look_at_everything(tables: Path) -> No
     real = judged.weight > 0
     assert (judged.y[real] >= 0).all()
     assert not judged.pinned.any()
-    # The best of ten by a true utility with Gumbel noise is on top as often as its softmax says.
+    # The best of ten by a true utility with Gumbel noise is on top with the frequency of its softmax.
     assert isinstance(problem.train, Visitors)
     utility = problem.train.source.users.utilities(judged.lists, 0)
     place = np.arange(len(real.ravel()))[real.ravel()]

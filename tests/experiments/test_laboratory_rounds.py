@@ -118,7 +118,7 @@ def test_http_and_memory_come_to_the_same_model(tmp_path: Path) -> None:
         assert replace(posted, posted_bytes=0, fetched_bytes=0) == replace(told, posted_bytes=0, fetched_bytes=0)
         assert 0 < posted.posted_bytes < told.posted_bytes / 2, "batches are compressed"
         assert posted.fetched_bytes == pytest.approx(told.fetched_bytes, rel=0.02)
-    # Ingest lands pings in files of its own making, whose parts are merged in another order.
+    # Ingest lands pings in different files, whose parts are merged in another order.
     np.testing.assert_allclose([w for _, w in through_ingest], [w for _, w in in_memory], rtol=1e-12)
 
 

@@ -73,7 +73,7 @@ def test_one_gradient_a_round_is_gradient_descent_on_the_pooled_data(tmp_path: P
     centralised = np.zeros(31)
     for _ in range(20):
         centralised = centralised - objective(problem, centralised)[1]
-    # Updates travel as float32, whose rounding of 6e-8 a round is all that is between them.
+    # Updates are sent as float32, whose rounding of 6e-8 in each round is the only difference.
     np.testing.assert_allclose(weights, centralised, atol=1e-6)
 
 

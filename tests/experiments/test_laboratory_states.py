@@ -94,12 +94,12 @@ def test_of_a_journal_that_ends_in_the_middle_the_whole_part_counts(tmp_path: Pa
     [journal] = tmp_path.glob("states.*.undo")
     whole = journal.read_bytes()
     for torn in (1, 12, 40, len(whole) - 1):
-        journal.write_bytes(whole + whole[:torn])  # as if it were killed while it writes of more clients
+        journal.write_bytes(whole + whole[:torn])  # as if killed while writing more clients
         resumed = states(tmp_path)
         resumed.restore(saved)
         assert everything(resumed) == state
         resumed.save(clients[:5], some(clients[:5], 2))
-    journal.write_bytes(whole + whole[:30] + bytes(len(whole) - 30))  # its length is there, and what is in it is not
+    journal.write_bytes(whole + whole[:30] + bytes(len(whole) - 30))  # with the right length, but without the content
     resumed = states(tmp_path)
     resumed.restore(saved)
     assert everything(resumed) == state

@@ -131,7 +131,7 @@ def outcome(out: Path, variant: str) -> dict[str, Any]:
 def test_memory_files_and_http_come_to_the_same_model(ran: Path) -> None:
     models = {name: open_store(unit(ran, name) / "store").head("laboratory", "main") for name in ("files", "http")}
     assert models["files"].iteration == models["http"].iteration == 3
-    # Ingest lands pings in files of its own making, whose parts are merged in another order.
+    # Ingest lands pings in different files, whose parts are merged in another order.
     np.testing.assert_allclose(models["files"].weights, models["http"].weights, rtol=1e-12)
     finals = {name: outcome(ran, name) for name in ("dense", "memory", "files", "http")}
     assert finals["memory"]["final"] == finals["files"]["final"]

@@ -144,7 +144,7 @@ def test_boosted_trees_are_those_of_all_rows_in_one_place(tmp_path: Path, writte
     module = written("trees")
     size = {"trees": trees, "depth": depth}
     raw = {
-        "rounds": trees * depth + 1,  # in the last one nothing is left to do
+        "rounds": trees * depth + 1,  # the last round has nothing to do
         "model": {"name": "trees", **size},
         "data": {"name": "breast-cancer", "test": 0.2, "min_max": True},
         "training": {"algorithm": "histograms", "features": 30, **size},

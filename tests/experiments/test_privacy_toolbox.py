@@ -147,7 +147,7 @@ def test_basic_and_advanced_composition() -> None:
     many = composed(Guarantee(0.01), 1000, 1e-5)
     assert many.epsilon == pytest.approx(0.01 * math.sqrt(2000 * math.log(1e5)) + 10 * math.expm1(0.01))
     assert many.epsilon < 10
-    assert composed(Guarantee(0.01, 1e-8), 1000, 1e-5).epsilon == pytest.approx(10)  # all of delta is spent by itself
+    assert composed(Guarantee(0.01, 1e-8), 1000, 1e-5).epsilon == pytest.approx(10)  # its own delta uses up delta
     with pytest.raises(NoGuarantee, match="1001 answers have a delta of"):
         composed(Guarantee(0.01, 1e-8), 1001, 1e-5)
 
@@ -242,7 +242,7 @@ def test_one_signs_variance_is_what_comes_out() -> None:
     m, n, epsilon, source = 5, 400, 1.0, rng()
     p = one_sign_truth(epsilon)
     assert RandomisedResponse(2 * p - 1).guarantee.epsilon == pytest.approx(epsilon)
-    signs = source.choice([-1, 1], (4000, n))  # of the coordinate that is looked at
+    signs = source.choice([-1, 1], (4000, n))  # for the reported coordinate
     sent = np.where(source.random(signs.shape) < p, signs, -signs) * (source.integers(m, size=signs.shape) == 0)
     means = (m / (2 * p - 1) * sent).mean(axis=1) - signs.mean(axis=1)
     assert means.var() == pytest.approx(one_sign_variance(epsilon, m, n) - 1 / n, rel=0.1)

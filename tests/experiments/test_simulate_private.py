@@ -75,8 +75,8 @@ def test_coins_are_tossed_by_a_key_of_the_seed_which_is_nowhere(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("function", "nth", "moment"),
     [
-        ("replace", 10, "before"),  # what clients keep after a tick in the middle of an iteration
-        ("link", 4, "after"),  # a version published, and the pings it was made of still there
+        ("replace", 10, "before"),  # clients' state after a tick in the middle of an iteration
+        ("link", 4, "after"),  # a version published, with its pings not yet deleted
         pytest.param("link", 4, "before", marks=pytest.mark.long),  # noise drawn, and its version not published
         ("unlink", 10, "before"),  # some pings of a released version deleted
     ],

@@ -94,7 +94,7 @@ def test_blocks_make_the_pings_of_a_tick_at_once(tmp_path: Path, monkeypatch: py
     assert isinstance(whole, Summary)
     assert isinstance(parts, Summary)
     assert (parts.pings, parts.senders) == (whole.pings, whole.senders)
-    # A round adds up pings in the order of the files, so version 1 may differ in its last bits, and what is made of it.
+    # A round adds up pings in the order of the files, so version 1 and later results may differ in their last bits.
     first = pc.field("model_version") < 1
     one, other = (landed(tmp_path / name).filter(first) for name in ("whole", "parts"))
     assert one.num_rows > 150
@@ -139,7 +139,7 @@ def test_a_run_that_was_spread_goes_on_in_one_process(tmp_path: Path, spark) -> 
     with pytest.raises(Enough):
         simulate(*experiment_from_toml(file), tmp_path / "there", watch=watch, spark=engine)
     assert json.loads((tmp_path / "there" / WAVE).read_bytes())["tick"] == 1
-    (tmp_path / "there" / LOCKS).mkdir()  # as a driver leaves it that is killed
+    (tmp_path / "there" / LOCKS).mkdir()  # as left by a killed driver
     for file_of_the_middle in (tmp_path / "there" / "landing").rglob("*-000000000003.parquet"):
         file_of_the_middle.unlink()  # as if that tick's executor had not been the quickest
     simulate(*experiment_from_toml(file), tmp_path / "there")
@@ -266,7 +266,7 @@ def test_that_spark_is_not_installed_is_told_before_anything_is_read(tmp_path: P
     assert len(ran.stderr.splitlines()) == 1
 
 
-# --- what spreads them ---
+# --- distribution over executors ---
 
 
 @pytest.mark.spark

@@ -28,7 +28,7 @@ JUNK: list[Any] = [
 @pytest.fixture(scope="module")
 def helping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Helping]:
     made = joined(tmp_path_factory.mktemp("fuzzed") / "helper", min_batch=LEAST)
-    with made.folder.records():  # so that nobody is the last to close them, which flushes everything to disk
+    with made.folder.records():  # kept open, because the last to close them flushes everything to disk
         yield made
 
 

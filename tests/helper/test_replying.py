@@ -85,7 +85,7 @@ def test_the_same_request_gets_the_same_bytes_and_no_second_draw(tmp_path: Path)
     noise = Counted()
     first = reply(helping.folder, data, NOW, noise=noise)
     assert noise.drawn == [(helping.terms.sigma, helping.terms.numbers)]
-    much_later = NOW + timedelta(days=365)  # an answer that was lost is there for good
+    much_later = NOW + timedelta(days=365)  # a lost answer stays stored
     again = reply(open_folder(tmp_path / "helper"), data, much_later, noise=noise)
     assert (again.data, again.again, len(noise.drawn)) == (first.data, True, 1)
 
@@ -248,7 +248,7 @@ def test_a_backup_answers_nothing_until_it_is_restored_and_then_no_version_twice
     known = reply(helping.folder, first, NOW).data
     back_up(helping.folder, tmp_path / "backup")
     second = request_of(helping, clients_of(helping, version=4, first=10).rows, version=4)
-    reply(helping.folder, second, NOW)  # of which the backup knows nothing
+    reply(helping.folder, second, NOW)  # it isn't in the backup
 
     with pytest.raises(FedpingError, match="are a copy"):
         reply(open_folder(tmp_path / "backup"), second, NOW)
@@ -295,7 +295,7 @@ def test_a_folder_copied_by_hand_is_known_for_a_copy(helping: Helping, tmp_path:
         pass
 
 
-# --- the disk, and others at work ---
+# --- the disk, and concurrent processes ---
 
 
 def test_a_full_disk_refuses_in_one_sentence_and_keeps_nothing(

@@ -113,7 +113,7 @@ def test_a_round_says_so_before_its_work(
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", link)
-    monkeypatch.setattr("fedping.server_jobs.round.engine_named", None)  # to start one would fail otherwise
+    monkeypatch.setattr("fedping.server_jobs.round.engine_named", None)  # otherwise starting an engine would fail
     assert main([*command, "--store", str(tmp_path / "store"), "--landing", str(tmp_path / "landing")]) == 1
     assert "has no hard links" in capsys.readouterr().err
 

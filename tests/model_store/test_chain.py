@@ -209,7 +209,7 @@ def test_a_restored_store_goes_on_where_no_number_is_published_twice(
     assert looked.lines.notes("study", "main") == []
     for known in (-1, 0, 3, number, number + 1):
         assert looked.lines.newest_from("study", "main", known) == number + 2
-    assert store.lines.newest_from("study", "main", 6) == number + 2  # a process that knew a version which is gone
+    assert store.lines.newest_from("study", "main", 6) == number + 2  # a process that knew a lost version
     for lost in (4, 5, 6):
         with pytest.raises(MissingVersion):
             looked.version("study", "main", lost)

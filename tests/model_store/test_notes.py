@@ -104,7 +104,7 @@ def test_people_write_in_their_own_script(store: ModelStore, study: Study, text:
 def test_a_date_is_kept_in_utc() -> None:
     assert in_utc("2026-03-01T14:30+02:00") == "2026-03-01T12:30:00+00:00"
     assert in_utc("no date") == "no date"
-    assert in_utc("2026-03-01T14:30") == "2026-03-01T14:30"  # not taken for one of the server's zone
+    assert in_utc("2026-03-01T14:30") == "2026-03-01T14:30"  # not interpreted in the server's time zone
     assert in_utc("0001-01-01T00:00+14:00") == "0001-01-01T00:00+14:00"
 
 

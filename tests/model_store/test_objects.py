@@ -175,7 +175,7 @@ def test_a_large_object_is_written_in_one_request(bucket: Bucket) -> None:
 @pytest.mark.thorough
 def test_a_list_of_many_pages_is_whole(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """S3 and Google return a thousand names in an answer, Azure five thousand."""
-    monkeypatch.setenv(PATIENCE_VARIABLE, "300")  # of a service that shares a busy machine
+    monkeypatch.setenv(PATIENCE_VARIABLE, "300")  # for a service on a busy machine
     blobs = blobs_in(bucket)
     many = {"s3": few_or_all(11, 1001), "gs": 1001, "az": few_or_all(11, 5001)}[bucket.scheme]
     with ThreadPoolExecutor(16) as writers:
@@ -324,7 +324,7 @@ def test_a_wrong_key_is_told_and_not_repeated(bucket: Bucket, monkeypatch: pytes
 def test_a_token_for_an_account_is_enough_until_it_has_expired(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_KEY")
     monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", azurite.ALWAYS)
-    blobs = blobs_in(bucket, "by/token")  # but for deletions: azurite cannot do them by a token, Azure can
+    blobs = blobs_in(bucket, "by/token")  # except deletions, which azurite can't do by a token, unlike Azure
     assert blobs.create("k", b"1")
     assert not blobs.create("k", b"2")
     blobs.replace("l", b"2")

@@ -56,7 +56,7 @@ def test_a_room_imports_only_what_it_may(room: str) -> None:
     allowed = MAY_IMPORT[room] | {room}
     if room == "server_jobs":
         allowed |= {"fedping"}  # spark-submit's entry point is the command itself, and ships the package
-    sources = list((ROOT / room).rglob("*.py"))  # of fedping without the rooms that it links to
+    sources = list((ROOT / room).rglob("*.py"))  # fedping without the packages that it links to
     assert sources
     wrong = {str(p.relative_to(ROOT)): bad for p in sources if (bad := rooms_imported_by(p.read_text()) - allowed)}
     assert not wrong

@@ -115,7 +115,7 @@ def test_who_fears_more_collusion_adds_the_noise_that_others_would_take_off() ->
             own = noise_of_own_share(4.0, institutions, colluding, feared)
             honest = [own**2] + [usual**2] * (institutions - 1 - feared)
             assert math.fsum(honest) == pytest.approx(16.0, rel=1e-12)
-    assert noise_of_own_share(4.0, 3, 1, 2) == 4.0  # of nobody else
+    assert noise_of_own_share(4.0, 3, 1, 2) == 4.0  # without others' noise
     for feared in (0, 3):
         with pytest.raises(ValueError, match="cannot collude"):
             noise_of_own_share(4.0, 3, 1, feared)

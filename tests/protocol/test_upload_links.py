@@ -186,10 +186,10 @@ def test_links_are_gone_through_in_order_and_undone_in_reverse() -> None:
     received = receiving(line_with(upload))
     values, ok = received.decode(dense_payloads(sent((*upload, Dense()), updates)), 2)
     assert ok.all()
-    # The second link is undone of each update; the first, which is linear, once.
+    # The second link is undone for each update; the first, which is linear, once.
     assert values.tolist() == [[4.0, -8.0], [2.0, 32.0]]
     assert received.undo_sum(SPEC, values.mean(axis=0).astype(float)).tolist() == [0.75, 3.0]
-    # After something that is not linear nothing is: all of it is undone of each update.
+    # After a nonlinear link nothing is linear: all links are undone for each update.
     by_majority = receiving(line_with(upload, Pipeline(aggregate=MeanOfSigns())))
     assert by_majority.decode(dense_payloads(sent((*upload, Dense()), updates)), 2)[0].tolist() == updates.tolist()
     assert by_majority.undone_once == ()
@@ -215,7 +215,7 @@ def test_nothing_comes_after_what_encodes(upload: Upload) -> None:
 
 def test_a_link_that_is_not_here_or_has_other_code_is_named() -> None:
     elsewhere, other = (OwnLink(name="elsewhere", code="0" * 64),), (OwnLink(name="times", code="0" * 64),)
-    Line(name="main", spec=SPEC, upload=elsewhere)  # whoever only reads a study need not have its links
+    Line(name="main", spec=SPEC, upload=elsewhere)  # reading a study doesn't require its links
     for end in (sending, receiving):
         with pytest.raises(InvalidSettings, match=r"the upload link 'elsewhere' is an extension that is not loaded"):
             end(line_with(elsewhere))

@@ -80,7 +80,7 @@ def ready(tmp_path: Path, landing: Place) -> tuple[ModelStore, Place]:
     return store_with(tmp_path / "store", small_study()), land(landing, crowd(CLIENTS))  # type: ignore[arg-type]
 
 
-# --- what others have put there ---
+# --- foreign objects ---
 
 
 @pytest.mark.parametrize("odd", ["%23", "%3F", "%2520"])
@@ -128,7 +128,7 @@ def test_names_that_begin_alike_are_kept_apart(bucket: Bucket) -> None:
     assert landed_files(partition(here, "a", "main", 1)) == [mine]
 
 
-# --- what happens under a round ---
+# --- changes during a round ---
 
 
 def test_a_file_that_goes_or_changes_under_a_round_ends_it_and_the_next_goes_on(landing: Place, tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_a_flipped_bit_gives_the_same_model_or_a_sentence(tmp_path: Path, shards
     for bit in bits(len(data), few_or_all(120, 2000), seed=7):
         path.write_bytes(flipped(data, bit))
         outcomes[same_or_told(lambda: aggregated(path, engine) == whole, path, bit)] += 1
-    assert outcomes["told"] > outcomes["same"] > 0  # what no round reads may be damaged without harm to one
+    assert outcomes["told"] > outcomes["same"] > 0  # damage in parts that rounds don't read is harmless
 
 
 def test_no_bit_of_what_ties_a_file_together_may_flip(tmp_path: Path) -> None:

@@ -287,7 +287,7 @@ def test_a_rotation_is_undone(aggregate: MeanOfSigns | None, tmp_path: Path) -> 
         )
         weights.append(store.head("study", "main").weights)
         assert recompute(store, tmp_path / name, "study", "main", 1, NumpyEngine()).identical
-    near = 1e-5 if aggregate is None else 0.1  # of a zero that was rotated and back, the sign is anyone's guess
+    near = 1e-5 if aggregate is None else 0.1  # the sign of a zero that was rotated and back is random
     np.testing.assert_allclose(*weights, atol=near)
 
 

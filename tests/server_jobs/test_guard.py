@@ -278,7 +278,7 @@ def test_a_line_that_falls_behind_its_guardrail_is_rolled_back_and_goes_on(tmp_p
     places = IngestSettings(store=tmp_path / "store", landing=tmp_path, journal=tmp_path / "journal")
     _, health = StudyMonitor(places).study("study", ingest_snapshot(places))
     assert any("rolled back by version 5" in one.sentence for one in health.findings)
-    losses(tmp_path, 5, 1.5, 1.0)  # the count begins anew
+    losses(tmp_path, 5, 1.5, 1.0)  # the count begins again
     assert play(store, tmp_path).status == "published"
     losses(tmp_path, 6, 0.9, 1.0)
     assert play(store, tmp_path).status == "published"
@@ -336,10 +336,10 @@ def firm(loss: float, error: float) -> ArmSummary:
 @pytest.mark.parametrize(
     ("treated", "control", "floors", "falls"),
     [
-        ((1e-9, None), (0.0, None), None, True),  # as lines say that are older than the question
+        ((1e-9, None), (0.0, None), None, True),  # as for lines from before this setting
         ((1e-9, None), (0.0, None), True, False),
         ((1.2, None), (1.0, None), True, True),
-        ((0.04, 0.03), (0.0, 0.0), True, False),  # four of a hundred have any loss, and nobody in the control
+        ((0.04, 0.03), (0.0, 0.0), True, False),  # four of a hundred have a loss, and none in the control
         ((1e-9, 1e-9), (0.0, 0.0), True, False),
         ((20.0, 4.0), (0.0, 0.0), True, True),
         ((1.2, 0.2), (1.0, 0.1), True, False),

@@ -168,7 +168,7 @@ def test_most_pings_stale_is_a_problem() -> None:
 
 
 def test_pings_that_a_repeated_version_left_behind_are_not_stale() -> None:
-    left_behind = {"used": 400, "stale": 3_147}  # those of version 6 had landed when somebody published 5 again as 7
+    left_behind = {"used": 400, "stale": 3_147}  # pings of version 6 had landed when an operator published 5 again as 7
     assert told(Scene(counts=left_behind, origins={7: "rollback"})) == []
     assert told(Scene(counts=left_behind, origins={7: "continued"})) == []
 
@@ -464,7 +464,7 @@ STEADY = {HOUR - ago: 60 for ago in range(2, 40)}
         ({**STEADY, HOUR - 1: 121}, "warning"),
         ({**STEADY, HOUR: 400}, "problem"),
         ({HOUR - 3: 10, HOUR: 4_000}, None),  # ingest has just been started
-        ({HOUR - 30: 2, HOUR: 90}, None),  # few clients are no crowd
+        ({HOUR - 30: 2, HOUR: 90}, None),  # too few clients to matter
         ({HOUR - 60: 900, HOUR - 10: 10, HOUR: 400}, "problem"),
     ],
 )

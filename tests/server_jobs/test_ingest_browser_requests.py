@@ -49,7 +49,7 @@ def test_a_browsers_text_is_taken_and_nothing_of_the_browser_is_kept(
         kept = [
             *everything_in(tmp_path / "journal"),
             *everything_in(tmp_path / "landing"),
-        ]  # what has not landed yet too
+        ]  # also pings that haven't landed yet
         server.flush()
     assert landed_ids(tmp_path / "landing") == [taken]
     files = [*kept, *everything_in(tmp_path / "landing")]

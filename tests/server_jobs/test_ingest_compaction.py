@@ -149,7 +149,7 @@ def test_one_id_in_two_studies_is_two_documents(tmp_path: Path) -> None:
     ingest.land()
     for path in (PATH, "/submit/another/frecency-update/1"):
         assert ingest.post(path, lines).status_code == 200
-    ingest.land()  # with a new compactor, which knows of what has landed by its files
+    ingest.land()  # with a new compactor, which knows landed pings by their files
     ids = sorted(ping["documentId"] for ping in made)
     for study in ("study", "another"):
         landed = ingest.settings.landing.glob(f"study={study}/line=main/iteration=0/*.parquet")
@@ -182,7 +182,7 @@ def test_recent_documents_are_remembered_exactly(blocks: list[list[int]], asked:
     everything = {n for block in blocks for n in block}
     held = recent.holds(ids(asked)).tolist()
     assert all(n in everything for n, is_held in zip(asked, held, strict=True) if is_held)
-    # Ids that share their last half may hide each other, which costs no more than a second row.
+    # Ids that share their last half may hide each other, which only costs a second row.
     alone = {n for n in everything if not any(other != n and (other - n) % 8 == 0 for other in everything)}
     assert all(is_held for n, is_held in zip(asked, held, strict=True) if n in alone)
 

@@ -151,7 +151,7 @@ def test_the_newest_version_is_read_once_while_it_stays_the_same(
     assert told(ingest) == {}
     first = len(opened)
     assert told(ingest) == {}
-    assert len(opened) == first + 1  # to see that the store is there
+    assert len(opened) == first + 1  # to check that the store exists
 
 
 @pytest.mark.parametrize("what", ["landing", "journal"])
@@ -206,7 +206,7 @@ def test_compaction_that_fails_says_since_when_and_why(ingest: IngestApp, tmp_pa
     assert f"failed 2 times since {first.since}" in said
     assert "Not a directory" in said or "File exists" in said
     assert str(settings.landing) in said
-    # Another compactor, after this one has died, goes on counting.
+    # After this compactor has died, another one continues its counts.
     note = FailureNote(settings.compaction_failing)
     assert attempt(compactor, note) is None
     assert "failed 3 times" in told(ingest)["compaction"]
@@ -249,7 +249,7 @@ def test_what_is_on_disk_and_does_not_land(tmp_path: Path) -> None:
     ingest.services.journals.roll()
     [segment] = segments(ingest.settings.journal, CLOSED)
     late = LATE_PERIODS * 60.0
-    os.utime(segment, (began, began - 1e6))  # of an ingest that was killed long ago: this one gets its time
+    os.utime(segment, (began, began - 1e6))  # of an ingest killed long ago: this one gets time to recover it
     assert told(ingest) == {}
     object.__setattr__(ingest.services, "began", began - late - 60)
     said = told(ingest)["backlog"]
@@ -257,7 +257,7 @@ def test_what_is_on_disk_and_does_not_land(tmp_path: Path) -> None:
     assert "--compact-every is 60" in said
     ingest.land()
     assert told(ingest) == {}
-    # A worker that no longer rolls its segment is found by the age of what it has open.
+    # A worker that no longer rolls its segment is found by its open segment's age.
     ingest.ping()
     object.__setattr__(ingest.services, "began", 0.0)
     assert told(ingest) == {}

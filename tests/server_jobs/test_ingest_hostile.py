@@ -159,7 +159,7 @@ def test_lines_are_numbered_across_slices_and_all_good_ones_are_taken(ingest: In
     assert len(landed_ids(ingest.settings.landing)) == answer["accepted"]
 
 
-# 2. What a study's ping can have, and a budget for what is in flight.
+# 2. The size of a study's ping, and a budget for requests in flight.
 
 
 @pytest.mark.parametrize("m", [1, 8, 22, 5000])
@@ -446,7 +446,7 @@ def _ping() -> tuple[str, bytes, dict[str, str]]:
     return f"{hostile.PATH}/{uuid.uuid4()}", json.dumps(hostile.honest(rng)).encode(), {}
 
 
-# Memory, whatever comes.
+# Bounded memory for any input.
 
 
 @pytest.mark.long

@@ -210,7 +210,7 @@ def test_versions_that_nobody_can_have_fetched_get_no_folder(ingest: IngestApp) 
     assert [status(v) for v in (-1, 0, 1, 2, 2**31 - 1)] == [200, 200, 400, 400, 400]
     publish(ingest)
     assert [status(v) for v in (1, 2, 3)] == [200, 400, 400]
-    publish(ingest)  # at once after a look that did not find it
+    publish(ingest)  # right after a read that didn't find it
     assert [status(v) for v in (2, 3)] == [200, 400]
 
 

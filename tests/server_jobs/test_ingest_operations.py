@@ -168,7 +168,7 @@ def test_a_check_that_hangs_is_told(ingest: IngestApp, monkeypatch: pytest.Monke
             hangs.set()
     monkeypatch.setattr(heartbeat, "health", lambda _: {"journal": None})
     pulse._stale_at = 0.0
-    while "answers" in pulse():  # until the check that hung has come back
+    while "answers" in pulse():  # until the hanging check has returned
         assert time.monotonic() < deadline
     assert pulse() == {"journal": None}
 
@@ -292,7 +292,7 @@ def test_more_flushes_than_may_wait_are_told_to(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(operations, "wait_until_landed", wait_until_landed)
     assert ingest.operator.post("/__flush__").status_code == 200
     assert len(inner) == operations.MOST_FLUSHES
-    assert inner[0] == 503  # the innermost, for which there was no room
+    assert inner[0] == 503  # the innermost, rejected for lack of memory
     assert set(inner[1:]) == {200}
 
 

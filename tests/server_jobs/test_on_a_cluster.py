@@ -266,7 +266,7 @@ def test_a_round_waits_for_cores_that_others_have_and_says_so_at_its_limit(
     place: Place, own: Machines, hold: Hold
 ) -> None:
     first = place.start("round", "--master", own.master, PYSPARK_PYTHON=str(hold.program))
-    first.wait_until(hold.begun.exists)  # and with it all cores are taken
+    first.wait_until(hold.begun.exists)  # with it, all cores are in use
     for limit in ("20s", "100s"):
         second = place.start("round", "--master", own.master, "--time-limit", limit)
         assert second.ended() == 75
@@ -296,7 +296,7 @@ def test_a_master_that_recovers_keeps_the_schedules_session(place: Place, tmp_pa
         own.kill_master()
         ran.wait_for("Disconnected from Spark cluster")
         place.land_for(1)
-        ran.wait_until(lambda: place.version == 2)  # the executors are there, and so no master is missed
+        ran.wait_until(lambda: place.version == 2)  # the executors exist, so the master isn't needed
         own.start_master(elected="RECOVERING")
         ran.wait_until(lambda: "Recovery complete" in own.master_log())
         place.land_for(2)

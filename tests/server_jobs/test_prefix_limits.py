@@ -249,7 +249,7 @@ def test_a_batch_of_empty_lines_is_refused_and_its_neighbours_go_on(tmp_path: Pa
     assert answer(PATH, two, "203.0.113.2")[0] == 200
     assert answer(f"{PATH}/{uuid.uuid4()}", json.dumps(ping_json()).encode(), "203.0.113.3")[0] == 200
     status, said = answer(PATH, b"\n".join([two] * 10), "203.0.113.1")
-    assert status == 200  # 16 are there, and of a second to come 10 may be taken
+    assert status == 200  # 16 are available, and 10 may be borrowed from the next second
     status, said = answer(PATH, two, "203.0.113.1")
     assert status == 429
     assert b"sends too many pings" in said

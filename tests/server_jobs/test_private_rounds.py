@@ -446,7 +446,7 @@ def test_a_line_that_began_with_too_little_noise_ends_with_its_promise(
     study = study_of(msgspec.structs.replace(CENTRAL, noise_multiplier=2.5))
     store = store_with(tmp_path / "store", study)
     (tmp_path / "landing").mkdir()
-    with monkeypatch.context() as before:  # as rounds were that did not ask
+    with monkeypatch.context() as before:  # like earlier rounds without this check
         before.setattr("fedping.server_jobs.round.private.beyond_promise", lambda privacy, releases: None)
         round_of(store, tmp_path / "landing")
     assert round_of(store, tmp_path / "landing").status == "published"

@@ -73,7 +73,7 @@ def test_a_round_without_workers_ends_at_its_time_limit_and_says_what_is_missing
             break
     assert f"no executor started: check that {lonely} has live workers" in ran.sentence()
     assert place.version == 0
-    assert place.start("round", "--engine", "numpy").ended() == 0  # the same round, by whoever can
+    assert place.start("round", "--engine", "numpy").ended() == 0  # the same round, by another engine
     assert place.version == 1
 
 
@@ -374,7 +374,7 @@ def test_a_signal_that_does_not_interrupt_what_waits_ends_it_all_the_same(number
         assert (ran.wait(timeout=EVENT_SECONDS), ran.stderr.read()) == (128 + number, "")
 
 
-# --- what Spark says, in a sentence ---
+# --- Spark's errors, in a sentence ---
 
 
 @pytest.mark.parametrize(

@@ -492,7 +492,7 @@ def test_what_people_have_to_mend_is_waited_for(tmp_path: Path, reason: str) -> 
     assert result.sentence.endswith(f"it rejects the request ({reason}: because it likes to)")
     told = store.helper_request("private", "main").told(0)
     assert told is not None
-    counts = reason == "too_many"  # its sentence says how many clients there are, which pages do not tell
+    counts = reason == "too_many"  # its sentence has the number of clients, which pages don't show
     assert told.why == f"it rejects the request ({reason}{'' if counts else ': because it likes to'})"
     assert round_of(store, landing, line.way).status == "published"
     assert store.helper_request("private", "main").told(0) is None

@@ -378,7 +378,7 @@ def test_an_archive_is_made_once_used_and_never_needed(tmp_path: Path, monkeypat
     path.chmod(0o644)
     with open(path, "r+b") as file:
         file.truncate(path.stat().st_size // 2)
-    assert str(path) not in maps_of_the_jvm()  # and it ran nevertheless
+    assert str(path) not in maps_of_the_jvm()  # and it still ran
     monkeypatch.setenv("FEDPING_SPARK_ARCHIVE", "off")
     assert current_archive(java, home) is None
 
@@ -400,7 +400,7 @@ def test_executors_of_a_cluster_run_the_shipped_code(
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     monkeypatch.delenv("PYTHONPATH", raising=False)
     monkeypatch.setenv("PYSPARK_PYTHON", str(python_without_our_packages(tmp_path)))
-    monkeypatch.setattr(row_counts, "__module__", "__main__")  # so that they travel as code: no worker has these tests
+    monkeypatch.setattr(row_counts, "__module__", "__main__")  # sent as code: no worker has these tests
     monkeypatch.setattr(where_from, "__module__", "__main__")
     paths = parquet_files(tmp_path / "data", [3, 5, 7, 11])
     with spark_session(SparkSettings(master=cluster.master, conf=QUICK_EXECUTORS)) as session:

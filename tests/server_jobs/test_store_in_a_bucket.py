@@ -210,7 +210,7 @@ def test_a_copy_that_would_lose_versions_is_refused(
 
 def test_a_copy_that_is_brought_up_to_date_carries_nothing_twice(tmp_path: Path, bucket: Bucket) -> None:
     home, away = store_with(tmp_path / "home", small_study()), open_store(place_of(f"{bucket.url}/a"), create=True)
-    (tmp_path / "home" / "study" / "main" / "README").mkdir()  # of somebody's
+    (tmp_path / "home" / "study" / "main" / "README").mkdir()  # a user's own folder
     for _ in range(5):
         home.publish(after(home.head("study", "main")))
     copy_study(home, away, "study")

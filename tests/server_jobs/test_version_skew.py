@@ -33,7 +33,7 @@ from tests.support.rounds import WHEN, store_with
 
 OLDER = {
     "numbers": "757cb5b452e840d13cd931bd299ebd2fbe20feee",  # the first whose segments say the format of their pings
-    "shares": "9ac16698c5c0551bad42ae3f7c2f2aeef1e0fc1a",  # a day later, after the lines of shares
+    "shares": "9ac16698c5c0551bad42ae3f7c2f2aeef1e0fc1a",  # a day later, after two-server lines were added
 }
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
@@ -173,10 +173,10 @@ def test_an_upgrade_host_by_host_and_back_loses_nothing_and_counts_nothing_twice
             start(new["a"])  # old and new side by side
             senders.some_more()
             old["b"].kill()
-            start(new["b"])  # which finds what the older one has accepted and not landed
+            start(new["b"])  # it finds the older one's accepted pings that haven't landed
             senders.some_more()
             new["b"].kill()
-            start(old["b"])  # back, and this finds what the new one has accepted
+            start(old["b"])  # back, and it finds the new one's accepted pings
             senders.some_more()
             assert old["b"].stop() == 0
             start(new["b"])

@@ -47,7 +47,7 @@ def test_it_is_the_winsorised_mean_up_to_the_width_of_a_bin(found: list[float], 
     ordered = np.sort(np.array(found).astype(np.float32).astype(np.float64))
     cut = beyond(len(ordered), tails)
     k, part = math.floor(cut), cut % 1
-    inside = np.pad(ordered, 1, mode="edge")[1:]  # of one or two clients there is no second
+    inside = np.pad(ordered, 1, mode="edge")[1:]  # one or two clients have no second
     low = ordered[k] + part * (inside[k + 1] - ordered[k])
     high = ordered[-k - 1] + part * (ordered[max(-k - 2, -len(ordered))] - ordered[-k - 1])
     plain = np.clip(ordered, low, high).mean()
@@ -207,7 +207,7 @@ def test_one_claim_in_the_control_hides_no_fall(tmp_path: Path, limits: Limits, 
 def test_claims_do_not_end_training(tmp_path: Path, limits: Limits, last: str) -> None:
     rule = EarlyStop(arm="treatment", patience=2, smooth=1)
     store = store_with(tmp_path / "store", study_with(limits, early_stopping=rule))
-    for n in range(3):  # it falls from version to version, and somebody says that it rises
+    for n in range(3):  # the loss falls from version to version, but one client claims that it rises
         land_losses(tmp_path, n, 0.9 - 0.1 * n, 1.0, *([liar(n, "treatment")] if n else []))
         result = play(store, tmp_path)
     assert result.status == last

@@ -54,7 +54,7 @@ def test_a_journal_of_an_older_ingest_lands_and_each_of_its_pings_counts_once(ke
         assert (status["missing"], status["quarantined"], status["pending"]) == (0, 0, 0)
         assert set(landed_ids(landing)) == set(answered)
         clients = clients_of(landing)
-        for document in (answered[0], answered[-1]):  # whose answer was lost, and which is sent again
+        for document in (answered[0], answered[-1]):  # sent again, because the answer was lost
             connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=240)
             body = json.dumps({**ping_json(2), "clientId": clients[document]})
             connection.request(

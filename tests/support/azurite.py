@@ -102,7 +102,7 @@ class Forwarding:
         self._own.connection = connection
         try:
             answer = self._asked(connection, environ, body)
-        except (http.client.BadStatusLine, ConnectionError):  # it had lain idle for too long
+        except (http.client.BadStatusLine, ConnectionError):  # the connection was idle for too long
             connection.close()
             answer = self._asked(connection, environ, body)
         data = answer.read()

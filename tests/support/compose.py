@@ -72,7 +72,7 @@ class Composed:
             for name, service in self.services.items()
         }
 
-    # --- what they come to here ---
+    # --- commands on this machine ---
 
     def words(self, name: str, said: Sequence[str]) -> list[str]:
         """Return a command in a service's container, as this machine runs it."""
@@ -83,7 +83,7 @@ class Composed:
         """Return a service's own command as this machine runs it."""
         service = self.services[name]
         if "build" in service:
-            entrypoint = image(service["build"]["target"]).entrypoint[-1:]  # without what reaps and passes signals on
+            entrypoint = image(service["build"]["target"]).entrypoint[-1:]  # without the init program
         else:
             entrypoint = service.get("entrypoint") or (_MOTO if "moto" in service["image"] else [])
         return self.words(name, [*entrypoint, *service["command"]])

@@ -93,6 +93,6 @@ def installed_wheel(folder: Path, checkout: Path = ROOT) -> Path:
 def share_packages(venv: Path) -> None:
     """Let a virtual environment find this environment's packages, except fedping."""
     (site,) = venv.glob("lib/python*/site-packages")
-    # In a folder that a path file names, path files are not read; one of them may install this checkout.
+    # Path files in a folder named by a path file aren't read; one of them may install this checkout.
     others = [path for path in sys.path if path.endswith("site-packages")]
     (site / "others.pth").write_text("\n".join(others) + "\n")

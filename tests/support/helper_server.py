@@ -72,7 +72,7 @@ def helper_server(folder: HelperFolder | None = None, *script: Said) -> Iterator
                     time.sleep(said.drip)
                 if not said.drip:
                     self.wfile.write(said.body)
-            except OSError:  # whoever asked has had enough
+            except OSError:  # the caller has closed the connection
                 self.close_connection = True
 
         def log_message(self, format: str, *args: object) -> None:

@@ -34,7 +34,7 @@ def _disturb(write: int) -> None:
     def counting(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(path: Any, *args: Any, **named: Any) -> Any:
             nonlocal left
-            if not str(path).endswith(".tmp") or real not in (unlink,):  # what tidies up is no step
+            if not str(path).endswith(".tmp") or real not in (unlink,):  # removing temporary files is not a step
                 left -= 1
             if left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -148,7 +148,7 @@ class Cluster:
                 places[mount["mountPath"]] = str(target)
         for mount in container.get("volumeMounts", ()):
             if found := volumes.get(mount["name"], {}).get("configMap"):
-                while ("configmaps", found["name"]) not in self.objects:  # a node tries again until it is there
+                while ("configmaps", found["name"]) not in self.objects:  # a node retries until it exists
                     time.sleep(0.1)
                 data = self.objects["configmaps", found["name"]].get("data") or {}
                 names = {each["key"]: each["path"] for each in found.get("items", ())}
@@ -291,7 +291,7 @@ def handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:
             kind, _, name, _ = self.asked()
             patch, thing = self.body(), cluster.objects.get((kind, name or ""))
             if thing is None:
-                # Server-side apply creates what is not there.
+                # Server-side apply creates missing objects.
                 self.answer(cluster.create(kind, self.asked()[1], patch), 201)
                 return
             if isinstance(patch, dict):

@@ -18,7 +18,7 @@ from tests.support.ingest_server import free_port
 
 CONFIGURATION = Path(__file__).parents[2] / "docs" / "deploy" / "nginx.conf"
 
-# What stands around the file in Debian's /etc/nginx/nginx.conf, with all that it writes below one folder.
+# The configuration around the file as in Debian's /etc/nginx/nginx.conf, with all written files below one folder.
 AROUND = """
 daemon off; pid {folder}/nginx.pid; worker_processes 1; error_log {folder}/error.log; {user}
 events {{ worker_connections 512; }}

@@ -37,7 +37,7 @@ def marked(mark: dict[str, str]) -> dict[int, str]:
                     state, _, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
                     if int(session) in sessions and state not in "ZX":
                         found[int(folder.name)] = sessions[int(session)]
-            except OSError:  # it has ended, or is not ours
+            except OSError:  # the process has ended, or is another user's
                 continue
     return found
 

@@ -17,7 +17,7 @@ def axe_violations(page: Page, within: str | None = None, *, tags: tuple[str, ..
         within: a selector, to check only a part.
         tags: the tags of axe's rules to apply.
     """
-    # Evaluated, not added as an element: a strict content security policy forbids that, and rightly.
+    # Evaluated, because a strict content security policy rightly forbids adding it as an element.
     if not page.evaluate("typeof globalThis.axe === 'object'"):
         page.evaluate(AXE.read_text())
     asked = {"runOnly": {"type": "tag", "values": list(tags)}, "resultTypes": ["violations"]}

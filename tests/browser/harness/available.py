@@ -32,7 +32,7 @@ PACKAGES = {
 """The Debian package of each program. Xvfb is a virtual screen, and xdotool presses its keys."""
 
 _COMMANDS = {
-    "chromium": ("chromium", "chromium-browser"),  # Chrome takes no extension from its command line
+    "chromium": ("chromium", "chromium-browser"),  # Chrome accepts no extension on its command line
     "firefox": ("firefox-esr", "firefox"),
     "node": ("node", "nodejs"),
     "Xvfb": ("Xvfb",),

@@ -38,7 +38,7 @@ def launching(home: Path, *more: str, elsewhere: str = "", screen: Screen | None
         "executable_path": needed("chromium"),
         "headless": screen is None,
         "env": {**os.environ, "HOME": str(home), **(screen.environment if screen else {})},
-        "chromium_sandbox": os.getuid() != 0,  # as root it does not run with it
+        "chromium_sandbox": os.getuid() != 0,  # as root, Chromium doesn't run with its sandbox
         "args": [*_ARGUMENTS, f"--host-resolver-rules={rules}", *(["--ozone-platform=x11"] if screen else []), *more],
     }
 
@@ -70,7 +70,7 @@ class Pages:
 
     def _heard(self, message: ConsoleMessage) -> None:
         where = message.location.get("url", "")
-        if message.type == "error" and not where.endswith("/favicon.ico"):  # which Chromium asks for by itself
+        if message.type == "error" and not where.endswith("/favicon.ico"):  # Chromium requests it by itself
             complaint = f"{where}: {message.text}"
             if not any(re.search(pattern, complaint) for pattern in self.forgiven):
                 self.complaints.append(complaint)
@@ -113,7 +113,7 @@ class Profile:
     def kill(self) -> None:
         """End the browser like a crash, so that it writes nothing more. Its profile is free when this returns."""
         pid = int((self.folder / "SingletonLock").readlink().name.rpartition("-")[2])
-        pids = [pid, *descendants(pid)]  # of which some hold files of the profile
+        pids = [pid, *descendants(pid)]  # some of them hold files of the profile
         for each in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(each, signal.SIGKILL)

@@ -19,13 +19,13 @@ from tests.browser.harness.available import needed
 from tests.browser.harness.waiting import LONGEST, wait_for
 
 _PREFERENCES: dict[str, bool | int | str] = {
-    "marionette.port": 0,  # any free one, told in the profile
-    "security.notification_enable_delay": 0,  # questions can be answered as soon as they are seen
-    "xpinstall.signatures.required": False,  # which Firefox ESR heeds
+    "marionette.port": 0,  # any free one, written to the profile
+    "security.notification_enable_delay": 0,  # prompts can be answered as soon as they appear
+    "xpinstall.signatures.required": False,  # Firefox ESR respects this
     "extensions.autoDisableScopes": 0,
     "browser.urlbar.suggest.searches": False,
     "browser.urlbar.quicksuggest.enabled": False,
-    # A proxy that is not there, for all but this machine: no name leads out of it.
+    # A missing proxy for all hosts but this machine, so that no name leads out of it.
     "network.proxy.type": 1,
     "network.proxy.http": "127.0.0.1",
     "network.proxy.http_port": 9,
@@ -140,7 +140,7 @@ class Firefox:
 
     def quit(self) -> None:
         """Quit the browser normally."""
-        # Marionette's own way is only for a browser that it started itself.
+        # Marionette's own function works only for a browser that it started itself.
         with contextlib.suppress(MarionetteException, OSError):
             self.run("Services.tm.dispatchToMainThread(() => Services.startup.quit(Services.startup.eForceQuit));")
 

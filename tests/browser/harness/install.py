@@ -28,10 +28,10 @@ def _install(packages: list[str]) -> None:
     options = ["-qq", "-y", "-o", "Acquire::Retries=1", "-o", "Acquire::http::Timeout=20"]
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for command in (["update"], ["install", "--no-install-recommends", *packages]):
-        # What came of it is seen by whether the programs are there.
+        # Whether the programs exist afterwards shows the result.
         subprocess.run(["apt-get", *options, *command], env=environment, stdout=subprocess.DEVNULL)
     if PACKAGES["nginx"] in packages and shutil.which("systemctl"):
-        # Debian starts a server with its package; tests start their own, and nobody asked for one on port 80.
+        # Debian starts a server with its package; tests start their own, and none is needed on port 80.
         subprocess.run(["systemctl", "disable", "--now", "nginx"], capture_output=True)
 
 

@@ -12,9 +12,9 @@ class _AnyHost(BaseHTTPRequestHandler):
     titles: Mapping[str, str]
 
     def do_GET(self) -> None:
-        # Asked as a proxy, the whole address is there; asked as a host, its name is.
+        # A request to a proxy has the whole address; a request to a host has its name.
         url = self.path if "://" in self.path else f"http://{self.headers['Host']}{self.path}"
-        if url.endswith("/generate_204"):  # Chromium's question whether this is a network that one has to sign in to
+        if url.endswith("/generate_204"):  # Chromium's check for a network with a login page
             self.send_response(204)
             self.end_headers()
             return

@@ -69,9 +69,9 @@ class Omnibox:
         self._screen.press(*keys)
 
     def _type(self, page: Page, text: str) -> None:
-        self._listening.evaluate(_FORGET)  # the answer to the same text, typed before, is none to this
+        self._listening.evaluate(_FORGET)  # an earlier answer to the same text doesn't count
         page.bring_to_front()
-        self._screen.press("ctrl+l", "Escape", "Escape", "ctrl+l")  # leaves what was begun before
+        self._screen.press("ctrl+l", "Escape", "Escape", "ctrl+l")  # leaves earlier input
         self._screen.type(text)
 
     def _rows(self, text: str) -> list[Row]:

@@ -23,6 +23,6 @@ def page(folder: Path, step: str) -> str:
 
 def read(folder: Path) -> dict[str, Any]:
     found = {name: json.loads(page(folder / name, "go-on")) for name in CLIENTS}
-    # what a private line gets has noise, and an id that changes with every version
+    # pings of a private line have noise, and an id that changes with every version
     found["private"]["posts"] = len(found["private"]["posts"])
     return found

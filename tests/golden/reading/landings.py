@@ -56,8 +56,8 @@ def lands(folder: Path) -> dict[str, Any]:
     with running_ingest(folder / "store", landing, "--workers", "1", "--journal", str(journal)) as server:
         status = server.flush()
         found["status"] = {key: status[key] for key in ("missing", "quarantined", "pending")}
-    # Ingest remembers for an hour which pings have landed. One that had before the kill lands again after that, and the
-    # round counts it once.
+    # Ingest remembers landed pings for an hour. A ping landed before the kill lands again after that, and the round
+    # counts it once.
     found["landed"] = sorted(set(landed_ids(landing)))
     found["quarantined"] = len(list((journal / "quarantine").glob("*")))
     found["refused"] = refused(folder)

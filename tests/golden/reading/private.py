@@ -56,7 +56,7 @@ def read(folder: Path) -> dict[str, Any]:
     ways = {study: Way(folder / place, NoNoise(7)) for study, place in SHARED.items()}
     copies = {name: command("helper", "status", "--folder", folder / place)[0] for name, place in SHARED.items()}
     for way in ways.values():
-        adopt(way.folder / "helper.sqlite")  # as if it were the folder itself, and no copy
+        adopt(way.folder / "helper.sqlite")  # as if it were the original folder, not a copy
     for study in store.studies.names():
         more: dict[str, Any] = {"privacy_key": KEY} if study in (*SHARED, "sampled") else {}
         helper = {"helper": ways[study]} if study in SHARED else {}

@@ -45,7 +45,7 @@ def versions(store: ModelStore, landing: Path, study: str, line: str, **more: An
     for number in store.iterations(study, line):
         version = store.version(study, line, number)
         again: Any = None
-        with contextlib.suppress(FedpingError):  # what it was made of is gone
+        with contextlib.suppress(FedpingError):  # its pings are deleted
             again = recompute(store, landing, study, line, number, ENGINE, **more)
         found[str(number)] = {
             "digest": version.digest,
