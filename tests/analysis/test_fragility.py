@@ -1,4 +1,4 @@
-"""The fragility of a finding: other values, or absence, of that many clients overturn it, and of one fewer don't."""
+"""The fragility of a finding: the smallest number of clients whose absence or other values would overturn it."""
 
 import math
 

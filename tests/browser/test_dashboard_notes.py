@@ -1,4 +1,4 @@
-"""Notes and roles in a real browser: notes are written, drawn on charts, printed and saved; roles see their part."""
+"""Notes and roles in a real browser: notes are written, drawn on charts, printed and saved; roles have buttons."""
 
 import re
 from collections.abc import Iterator

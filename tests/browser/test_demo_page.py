@@ -1,4 +1,4 @@
-"""The demo page in a real browser: typed into, and a choice followed through ingest, Parquet and a round, and back."""
+"""The demo page in a real browser: a search and a choice, followed through ingest and a round to the next version."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face: from saved folders and from the hub, and rejected ones."""
+"""Data sets of Hugging Face, from saved folders and from the hub, and rejected data sets."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Missing values: they are filled, dropped or rejected; and missing modules."""
+"""Missing values, which are filled, dropped or rejected, and missing modules."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Hostile clients of a fleet: with a real ingest, and impossible settings."""
+"""Hostile clients of a fleet, with a real ingest, and rejected settings of attacks."""
 
 import json
 from pathlib import Path

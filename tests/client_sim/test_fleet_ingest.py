@@ -1,4 +1,4 @@
-"""A fleet against the real ingest: every ping is valid and lands exactly once, whatever its clients do."""
+"""A fleet against the real ingest: every ping is valid and lands exactly once, for any behaviour of the clients."""
 
 import asyncio
 from collections.abc import Iterator

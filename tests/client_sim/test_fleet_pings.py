@@ -1,4 +1,4 @@
-"""A fleet's pings: every ping is counted, with any outcome."""
+"""A fleet's pings: each is counted once by its outcome."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""A user's own loss: by autograd, as a black box, in JAX; and the errors for unusable losses."""
+"""A user's own loss, by autograd, as a black box or in JAX, and the errors for unusable losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fleets of private studies send one vector for each version, up to the cap, each under a new id, and nothing else."""
+"""Clients of private fleets send one vector for each version, up to the cap, each under a new id, and nothing else."""
 
 import asyncio
 import base64

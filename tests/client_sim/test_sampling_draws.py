@@ -1,4 +1,4 @@
-"""Drawn clients: laws of every sampler, and rejected settings."""
+"""Draws of clients: laws of every sampler, and rejected settings."""
 
 from collections import Counter
 

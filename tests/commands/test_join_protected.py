@@ -1,4 +1,4 @@
-"""`fedping join` protects each row: its ledger has everything sent, and attacks by chosen weights recover no row."""
+"""`fedping join` protects each row: its ledger accounts for everything sent; chosen weights recover no row."""
 
 import hashlib
 import json

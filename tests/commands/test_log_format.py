@@ -1,4 +1,4 @@
-"""With ``--log-format json`` every line on stderr is a JSON object, from any writer, without clients' data."""
+"""With ``--log-format json`` every line on stderr, also of libraries, is a JSON object without clients' data."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""`make docs`: the docs become a site without warnings, in which all links and all code forge's anchors work."""
+"""`make docs`: the docs become a site without warnings, in which all links work, also with a code forge's anchors."""
 
 import importlib.util
 import re

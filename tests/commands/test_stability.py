@@ -1,4 +1,4 @@
-"""The files promised by docs/stability.md exist, and code forges can read those for reports and citations."""
+"""The files promised by docs/stability.md exist, and code forges can read the files for reports and citations."""
 
 import re
 from collections.abc import Iterator

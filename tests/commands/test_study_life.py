@@ -1,4 +1,4 @@
-"""Pausing, ending and resuming a study, with user, time and reason; two at the same time; a killed process."""
+"""Pausing, ending and resuming a study: recorded users, times and reasons, two commands at once, a killed process."""
 
 import json
 import signal

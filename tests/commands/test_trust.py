@@ -1,4 +1,4 @@
-"""The certificates that clients trust: of this machine's authorities, only of --ca's, or any with --insecure."""
+"""The certificates that clients trust: this machine's authorities, only those of --ca, or any with --insecure."""
 
 from collections.abc import Iterator
 from pathlib import Path

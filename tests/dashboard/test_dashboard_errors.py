@@ -1,4 +1,4 @@
-"""Any request and any state of the files give one sentence, never an internal error."""
+"""Invalid requests and damaged files give an error of one sentence, never an internal error."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The page's script computes the same from the rows as the analysis from the same versions."""
+"""The Live page's script and the analysis compute the same numbers from the same versions."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The number of pings landed since a count is computed from the files, from any source."""
+"""The number of pings landed since a count is computed from the files, regardless of their origin."""
 
 import os
 from pathlib import Path

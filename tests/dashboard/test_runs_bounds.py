@@ -1,4 +1,4 @@
-"""Names that a description sent to the dashboard may contain, and addresses of nothing."""
+"""Paths and extensions that a description sent to the dashboard may name, and addresses that don't exist."""
 
 from __future__ import annotations
 

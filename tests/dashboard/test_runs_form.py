@@ -1,4 +1,4 @@
-"""The form has a field for every setting, and shows the values that were entered."""
+"""The form has a field for every setting, and shows the entered values."""
 
 import string
 import tomllib

@@ -1,4 +1,4 @@
-"""Choices among candidates in the laboratory: a model learns a file of them, in memory as over landed files."""
+"""Choices among candidates in the laboratory: a model learns from a file, equally in memory and over landed files."""
 
 from pathlib import Path
 from typing import Any

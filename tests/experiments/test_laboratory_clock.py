@@ -1,4 +1,4 @@
-"""Simulated time in the laboratory: the times of answers, the merged answers of rounds, FedBuff, and results."""
+"""Simulated time in the laboratory: the times of answers, the answers that rounds merge, FedBuff, and the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs with blocks that stay with clients or are fitted again in each round: everywhere, and with other learners."""
+"""Runs with blocks that stay with clients or are fitted again in each round, on every engine, and their baselines."""
 
 from __future__ import annotations
 

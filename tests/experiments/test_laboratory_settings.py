@@ -1,4 +1,4 @@
-"""The experiment's file: its meaning, and one sentence for each error."""
+"""The experiment's file: valid settings, and one sentence for each error."""
 
 import tomllib
 from pathlib import Path

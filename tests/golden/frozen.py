@@ -1,4 +1,4 @@
-"""The golden documents: their list, their location, and the expected result of reading each.
+"""The golden documents, their files, and the expected result of reading each.
 
 `frozen/NAME.tar.gz` has documents written by fedping at :data:`COMMIT` or later, and `expected.json` with the
 reader's result at the time. `generate.py` made them; never write one again because a test fails.

@@ -1,4 +1,4 @@
-"""The helper under fuzzing: no crash, and answers only the leader's requests, once for each version."""
+"""Fuzzing of the helper: it never crashes, and answers only the leader's requests, once for each version."""
 
 import hashlib
 import random

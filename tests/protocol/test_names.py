@@ -1,4 +1,4 @@
-"""No pattern of names, ids or digits allows a newline at the end, unlike Python's `$`, from any source."""
+"""No pattern of names, ids or digits allows a newline at the end, as Python's `$` would."""
 
 import json
 import re

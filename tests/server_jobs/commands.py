@@ -1,4 +1,4 @@
-"""Commands that run on Spark, paused where a test needs it, for tests of clusters and of endings."""
+"""Commands on Spark that a test can pause, for tests of clusters and of how commands end."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The aggregate compared with plain Python on the same pings; its laws; and all engines compared bit for bit."""
+"""The aggregate equals plain Python's on the same pings, obeys its laws, and has the same bits on all engines."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""A landing folder in a bucket to which others write, which is deleted, or which denies access."""
+"""A landing folder in a bucket with foreign objects, in a deleted bucket, or in one that denies access."""
 
 import contextlib
 import json

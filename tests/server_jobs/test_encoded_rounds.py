@@ -1,4 +1,4 @@
-"""Rounds over encoded updates: the same bits on every engine and for sparse updates; and left-out pings."""
+"""Rounds over encoded updates: the same bits on every engine, sparse updates, and left-out pings."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext

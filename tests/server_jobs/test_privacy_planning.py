@@ -1,4 +1,4 @@
-"""Plans of private lines, spent budgets, and the privacy card: compared with independent figures, and sentences."""
+"""Plans of private lines, spent budgets and the privacy card: their figures equal independent ones; their sentences."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Rounds of two-server lines: they wait for the helper's answer, and then equal plain private rounds."""
+"""Rounds of two-server lines wait for the helper's answer, and then have the results of plain private rounds."""
 
 from collections.abc import Callable
 from contextlib import nullcontext

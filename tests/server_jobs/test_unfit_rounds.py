@@ -1,4 +1,4 @@
-"""A round with weights that no client could read publishes nothing and says why; later rounds recover."""
+"""A round whose weights no client could read publishes nothing and says why; later rounds recover."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Specs with features of all kinds, and lists of items for them, drawn by hypothesis."""
+"""Specs with features of all kinds, and lists of items for them, drawn by Hypothesis."""
 
 from __future__ import annotations
 
