@@ -53,7 +53,7 @@ export class Client {
     return this.#participant.membership;
   }
 
-  /** What stays with this client. */
+  /** The personal model's state, which stays on this device. */
   get #kept() {
     return this.#participant.own?.kept ?? null;
   }
@@ -151,10 +151,10 @@ export class Client {
   }
 
   /**
-   * Rank pages: the highest score at the top; of equal scores, in the order given.
+   * Rank pages: the highest score first, equal scores in the order given.
    *
    * @param {readonly Page[]} pages
-   * @param {number} [most] How many are shown.
+   * @param {number} [most] The maximum number of pages shown.
    * @param {number} [now] Milliseconds since 1970.
    * @returns {Shown}
    */
@@ -166,7 +166,7 @@ export class Client {
    * Rank pages by the shared model, like a client without its own: to show the difference, not to report.
    *
    * @param {readonly Page[]} pages
-   * @param {number} [most] How many are shown.
+   * @param {number} [most] The maximum number of pages shown.
    * @param {number} [now] Milliseconds since 1970.
    * @returns {Shown}
    */
@@ -247,7 +247,7 @@ export class Client {
    * {@link compose} and {@link send}, call it once for each interaction. Resolves when the model is stored.
    *
    * @param {Shown} shown
-   * @param {number} chosen The place of the chosen page among those that were ranked, -1 for none of them.
+   * @param {number} chosen The place of the chosen page in the ranked list; -1 for none.
    */
   async learn(shown, chosen) {
     await this.#participant.learn(shown, () => descentOf(shown, chosen));

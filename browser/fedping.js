@@ -4,8 +4,8 @@
  *
  *     import { Client, webStorage } from "./fedping.js";
  *
- * The shared core (models, loss, update, enrolment) computes the same bits as the Python of this project does: it has no
- * transcendental function, sums in plain loops, and rounds by floor(x + 0.5).
+ * The shared core (models, loss, update, enrolment) computes the same bits as this project's Python: it uses no
+ * transcendental functions, sums in plain loops, and rounds by floor(x + 0.5).
  */
 
 /**

@@ -1,6 +1,7 @@
 // @ts-check
 /**
- * The part for personal arms: a model, or a vector added to the shared one, that stays on the device.
+ * The part for personal arms: a model that stays on the device, or a vector that is added to the shared model and stays
+ * on the device.
  *
  *     import { personal } from "fedping/personal";
  *

@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * Predict a number or a class, and learn from what turned out:
+ * Predict a number or a class, and learn from the outcome:
  *
  *     import { Predictor } from "fedping/predictor";
  *
@@ -21,9 +21,9 @@
  * @template {string | number} [L=number]
  * @template {string} [F=string]
  * @typedef {object} OfExamples
- * @property {readonly L[]} [labels] What the classes are called, in the order of the study; numbers from 0 if not given.
+ * @property {readonly L[]} [labels] The names of the classes, in the order of the study; numbers from 0 by default.
  * @property {readonly F[]} [fields] The names of an example's numbers, in the order of the study; then an example may be an object.
- * @property {number} [batch] How many examples make a ping, where the study does not say: 20 if not given.
+ * @property {number} [batch] The number of examples in a ping, if the study doesn't set it; 20 by default.
  */
 
 /**
@@ -35,10 +35,10 @@
 /**
  * @template {string | number} [L=number]
  * @typedef {object} Prediction
- * @property {number} value The number that is predicted; of classes, the probability of the likeliest.
- * @property {L | null} label The likeliest class; null where a number is predicted.
- * @property {readonly number[]} probabilities Of each class; empty where a number is predicted.
- * @property {number} version The model version that predicted it.
+ * @property {number} value The predicted number; for classes, the probability of the likeliest.
+ * @property {L | null} label The likeliest class; null for a predicted number.
+ * @property {readonly number[]} probabilities The probability of each class; empty for a predicted number.
+ * @property {number} version The model version that made the prediction.
  */
 
 import { uuid } from "./delivery/environment.js";
@@ -92,7 +92,7 @@ export class Predictor extends Product {
   }
 
   /**
-   * The model's prediction for an example; null while the study is not known, and for a malformed example.
+   * The model's prediction for an example; null until the study is known, and for a malformed example.
    *
    * @param {readonly number[] | Readonly<Record<F, number>>} x
    * @returns {Prediction<L> | null}
@@ -119,8 +119,8 @@ export class Predictor extends Product {
   }
 
   /**
-   * Learn from the outcome. The example stays on the device until there are enough for a ping, and is then deleted; the ping has
-   * only their update. Return whether the example is well-formed.
+   * Learn from the outcome. Examples stay on the device until there are enough for a ping, which contains only their
+   * update; then they are deleted. Return whether the example is well-formed.
    *
    * @param {readonly number[] | Readonly<Record<F, number>>} x
    * @param {L} label The class, or the number.
@@ -134,7 +134,7 @@ export class Predictor extends Product {
     return true;
   }
 
-  /** Forget everything, in all tabs: also the examples. */
+  /** Forget everything in all tabs, including the examples. */
   async forget() {
     await super.forget();
     await this.#turn;
@@ -241,7 +241,7 @@ export class Predictor extends Product {
   }
 }
 
-/** In a private line of examples, no list had the choice on top. */
+/** A place below the top: in a private line of examples, the metric "choice on top" is always 0. */
 const NOT_ON_TOP = 1;
 
 /** @param {ModelSpec} spec */
@@ -252,7 +252,7 @@ function formFor(spec) {
 }
 
 /**
- * The examples that are kept, without those of another study's model.
+ * The stored examples, without those of another study's model.
  *
  * @param {any} given
  * @param {Form} form

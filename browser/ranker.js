@@ -51,7 +51,7 @@ const OUTCOME_TYPE = "outcome";
 /** The maximum number of items in a ping. */
 const MOST_CANDIDATES = 1000;
 
-/** The number of a list's items that are checked for odd fields. */
+/** The maximum number of a list's items whose fields are checked. */
 const MOST_CHECKED = 50;
 
 /** @template {Shape} [S=Shape] */
@@ -82,8 +82,8 @@ export class Ranker extends Product {
    * @template {S["item"]} I
    * @param {readonly I[]} items
    * @param {S["query"]} [query] Fields that are equal for all items, such as the device.
-   * @param {number} [most] How many are shown.
-   * @param {(item: I) => boolean} [isPinned] Whether an item keeps its given place, such as an advertisement.
+   * @param {number} [most] The maximum number of items shown.
+   * @param {(item: I) => boolean} [isPinned] Whether an item keeps its given place, as an advertisement does.
    * @returns {RankedList<I, S["outcomes"]>}
    */
   rank(items, query = {}, most = items.length, isPinned = () => false) {
@@ -111,7 +111,8 @@ export class Ranker extends Product {
    * @template {S["item"]} I
    * @param {readonly I[]} items In displayed order.
    * @param {S["query"]} [query]
-   * @param {(item: I) => boolean} [isPinned] Whether an item has its place regardless of its score, such as an advertisement.
+   * @param {(item: I) => boolean} [isPinned] Whether the product chose an item's place regardless of its score, as for
+   *   an advertisement.
    * @returns {RankedList<I, S["outcomes"]>}
    */
   displayed(items, query = {}, isPinned = () => false) {
@@ -139,7 +140,7 @@ export class Ranker extends Product {
     return new RankedList(this.#lists, state);
   }
 
-  /** The client's present role; none while the study is not known. */
+  /** The client's current role; none until the study is known. */
   #now() {
     const { study, role, held } = this.participant.membership;
     return study === null ? { role: null, held: { version: NO_VERSION, weights: [] } } : { role, held };
@@ -160,7 +161,7 @@ export class Ranker extends Product {
   }
 
   /**
-   * Identify a list's client, without its id.
+   * A mark that identifies a list's client, without its id.
    *
    * @param {string} id
    */
@@ -170,7 +171,7 @@ export class Ranker extends Product {
   }
 
   /**
-   * Send the choice of a list, as soon as the study is known. Whether it will be.
+   * Send the choice of a list as soon as the study is known. Returns whether it will be sent.
    *
    * @param {ListState} list
    * @param {Choice} choice
@@ -291,12 +292,12 @@ export class Ranker extends Product {
   }
 
   /**
-   * Send outcomes that follow a choice. Whether all of them will be.
+   * Send outcomes that follow a choice. Returns whether all will be sent.
    *
    * @param {ListState} list
    * @param {Record<string, any>} values
    * @param {number} at
-   * @param {boolean} [alone] Whether none of them may be one at the choice.
+   * @param {boolean} [alone] Whether outcomes at the choice are rejected.
    * @returns {boolean}
    */
   #later(list, values, at, alone = true) {
@@ -379,7 +380,7 @@ export class Ranker extends Product {
   }
 
   /**
-   * Report once for each feature what is odd about the items.
+   * Report the problems in items' fields, once for each feature.
    *
    * @param {Role} role
    * @param {readonly any[]} items

@@ -1,4 +1,4 @@
-"""What holds for every test."""
+"""Fixtures and hooks for all tests."""
 
 import os
 import random
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 # No test asserts a wall time, so Hypothesis gets no deadline for an example either. Its examples are the same in every
-# run, so that what passes here passes there; `make test-anew` looks for others.
+# run, so that what passes here passes there; `make test-anew` searches for others.
 settings.register_profile("fedping", deadline=None, derandomize=True)
 settings.register_profile("anew", deadline=None)
 settings.load_profile("fedping")
@@ -39,34 +39,34 @@ settings.load_profile("fedping")
 
 @pytest.fixture(autouse=True)
 def seeded_draws(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seed what a test's process draws from the operating system, such as client ids, by the name of the test."""
+    """Seed a test's draws from the operating system, such as client ids, by the test's name."""
     drawn = random.Random(request.node.nodeid)
     monkeypatch.setattr(os, "urandom", drawn.randbytes)
     monkeypatch.setattr(random, "_urandom", drawn.randbytes)
 
 
-# A shell starts what it puts into the background with Ctrl-C ignored, and whatever is started from there inherits it:
-# commands that are tested for how they end on Ctrl-C would not even notice it.
+# A shell starts background processes with Ctrl-C ignored, and their children inherit this, so commands in tests of
+# Ctrl-C would not notice it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 FORKED = "use of fork() may lead to deadlocks"
-"""What Python says, from 3.12 on, of a fork in a process with threads. Made an error it would be lost, for Python drops
-an exception there; so it is looked for: in the warnings of the tests, and in what their processes write."""
+"""Python's warning, from 3.12 on, about a fork in a process with threads. Turned into an error it would be lost,
+because Python drops an exception there. So it is searched in the tests' warnings, and in their processes' output."""
 
 _forked: list[str] = []
 
 
 MEMORY = Path("/dev/shm")
-"""A file system in memory, where temporary folders are faster: no test cuts the power, which a disk would be for."""
+"""A file system in memory, for faster temporary folders; no test simulates a power cut."""
 
 MEMORY_BYTES = 4 << 30
-"""What has to be free there; a run takes a tenth of it."""
+"""Bytes that must be free in memory; a run uses a tenth."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have `make test-long`, which asks for what is long, do in full what `make test` does in part."""
+    """Let `make test-long`, which selects long tests, run in full the tests that `make test` runs in part."""
     if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     filters = [os.environ.get("PYTHONWARNINGS"), "always:This process (pid=:DeprecationWarning"]
@@ -78,7 +78,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Count what does its work in full among what is long; shuffle files, and the tests of each, if asked."""
+    """Count thorough tests among the long ones; shuffle files, and the tests of each, on request."""
     if seed := os.environ.get("FEDPING_TESTS_ORDER"):
         order = random.Random(seed)
         files = list(dict.fromkeys(item.path for item in items))
@@ -94,8 +94,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def one_spark_session_first(items: list[pytest.Item]) -> None:
     """Put files that use the shared Spark session first, after those that need it ended.
 
-    So one worker of xdist starts a JVM, where every worker would: the first gets what comes first, and another takes
-    over only what comes last.
+    Then only one worker of xdist starts a JVM, not every worker: the first worker gets the first files, and others
+    take over only the last ones.
     """
     place: dict[Path, int] = {}
     for item in items:
@@ -106,13 +106,13 @@ def one_spark_session_first(items: list[pytest.Item]) -> None:
 
 
 def pytest_warning_recorded(warning_message: warnings.WarningMessage, when: str, nodeid: str) -> None:
-    """Note a test whose process forked although it has threads."""
+    """Record a test whose process forked although it has threads."""
     if FORKED in str(warning_message.message):
         _forked.append(f"{nodeid or when}: {warning_message.filename}:{warning_message.lineno}")
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Note a test that started a process which forked although it has threads."""
+    """Record a test that started a process which forked although it has threads."""
     if report.when == "teardown":
         _forked.extend(f"{report.nodeid}: {line}" for line in report.capstderr.splitlines() if FORKED in line)
 
@@ -125,12 +125,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def wants_long(config: pytest.Config) -> bool:
-    """Whether this run was asked for long tests by name."""
+    """Return whether this run selects long tests by marker."""
     return bool(re.search(r"(?<!not )\blong\b", config.option.markexpr))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say which tests forked threads, and in one line which were skipped as a browser, node or nginx is not here."""
+    """Report tests that forked with threads, and in one line the tests skipped for a missing browser, Node or nginx."""
     for line in _forked:
         terminalreporter.write_line(f"FORKED WITH THREADS, which may deadlock: {line}", red=True, bold=True)
     skipped = [str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", []) if report.longrepr]

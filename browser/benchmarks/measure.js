@@ -1,11 +1,10 @@
 // @ts-check
 /**
- * What a keystroke and a choice cost, in milliseconds: the first run, and least, median and 95th percentile of those after
- * ten to warm up.
+ * Measures a keystroke and a choice, in milliseconds: the first run, then the minimum, median and 95th percentile of
+ * the runs after ten warm-up runs.
  *
- * `scores`: 1,000 pages, from their ten visits each to the ranked list. `ping`: the loss and the update of one ping, 44
- * evaluations of the 10 pages that were shown. `scoresAndPing`: both. `scoresAndPingOfAll`: both, had all the 1,000 pages
- * been shown.
+ * `scores`: ranking 1,000 pages by their ten visits each. `ping`: the loss and the update of one ping, 44 evaluations
+ * of the 10 shown pages. `scoresAndPing`: both. `scoresAndPingOfAll`: both, with all 1,000 pages shown.
  */
 
 import { learned, ranked, roleIn } from "../study/learning.js";

@@ -1,5 +1,5 @@
 // @ts-check
-/** `node browser/benchmarks/run.js`: the figures of `measure.js` in this node. */
+/** `node browser/benchmarks/run.js`: print the figures of `measure.js` in Node. */
 
 import { measure } from "./measure.js";
 

@@ -1,11 +1,11 @@
 // @ts-check
 /**
- * What the extension does on a key stroke with 10,000 pages of ten visits each, in milliseconds:
- * `node browser/benchmarks/typing.js`.
+ * Measures the extension's work on a keystroke with 10,000 pages of ten visits each, in milliseconds; run `node
+ * browser/benchmarks/typing.js`.
  *
- * `keystroke`: the work between the key and the list, for the slowest of words that many, few and no pages have.
- * `awakening`: a background script that begins anew takes up everything that is kept, in `stretch`es between which it answers. `rescoring`
- * the same for scoring all pages anew.
+ * `keystroke`: the work between the key and the list, for the slowest of three words: found in many, few and no pages.
+ * `awakening`: a restarted background script loads everything in storage; `stretch` is the longest time in which it
+ * answers nothing else. `rescoring`: the same for scoring all pages again.
  */
 
 const PAGES = 10_000;
@@ -16,9 +16,9 @@ const WORDS = ["news", "map", "mail", "wiki", "shop", "video", "docs", "issue", 
 
 /**
  * @param {object} given
- * @param {any} given.Worker The extension's.
+ * @param {any} given.Worker The extension's class.
  * @param {any} given.Shelf
- * @param {any} given.api Whose storage is written over.
+ * @param {any} given.api The browser's API; its storage is overwritten.
  * @param {any} given.environment
  */
 export async function measureTyping({ Worker, Shelf, api, environment }) {
@@ -47,7 +47,7 @@ function keystroke(worker, typed) {
 }
 
 /**
- * How long some work takes, and the longest stretch in which nothing else had its turn.
+ * The duration of some work, and the longest stretch in which nothing else could run.
  *
  * @param {() => Promise<any>} work
  */

@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * `node browser/benchmarks/uploads.js [weights]`: what it takes to encode an update of so many weights, 1,000,000 unless
- * given, by each link: least and median milliseconds, and the bytes of base64.
+ * `node browser/benchmarks/uploads.js [weights]`: measures encoding an update by each link: minimum and median
+ * milliseconds, and the bytes of base64. The default is 1,000,000 weights.
  */
 
 import { sentUpdate } from "../study/upload.js";

@@ -1,10 +1,10 @@
 // @ts-check
-/** How long a client waits before it tries again: exponentially longer, jittered, never before the server asked. */
+/** Waits between a client's attempts: exponentially growing, jittered, never shorter than the server asked. */
 
 /**
- * Times in seconds. The k-th wait is drawn evenly between half of first × factor^k and all of it, up to `longest`, so
- * that clients which failed together do not come back together. A time that the server asked for is lengthened by up to
- * `first`, for the same reason.
+ * Times in seconds. The k-th wait is drawn uniformly between half of first × factor^k and all of it, up to `longest`,
+ * so that clients which failed together don't all retry together. A wait that the server asked for is lengthened by up
+ * to `first`, for the same reason.
  */
 export class Backoff {
   /** @param {{ first?: number, factor?: number, longest?: number }} [settings] */
@@ -22,7 +22,7 @@ export class Backoff {
    *
    * @param {number} failures At least 1.
    * @param {number} uniform In [0, 1).
-   * @param {number | null} [retryAfter] What the server asked for, in seconds.
+   * @param {number | null} [retryAfter] The wait that the server asked for, in seconds.
    */
   wait(failures, uniform, retryAfter = null) {
     let ceiling = this.first;

@@ -1,18 +1,18 @@
 // @ts-check
 /**
- * The number of a client's contributions to a private line. The client counts itself, and permanently stops at the cap.
- * The stored count contains nothing else, and stays when everything else is forgotten.
+ * The number of a client's contributions to a private line. The client itself counts, and permanently stops at the cap.
+ * Only the count and the last version are stored, and they stay when everything else is forgotten.
  *
  * @import { ClientStorage } from "./storage.js"
  *
- * @typedef {{ count: number, last: number }} Contributed How many there were, and to which version the last one was.
+ * @typedef {{ count: number, last: number }} Contributed The number of contributions, and the version of the last one.
  */
 
 /** @type {Contributed} */
 export const NEVER = Object.freeze({ count: 0, last: -1 });
 
 /**
- * Whether a client may contribute to a version: once to each, in order, and at most so often in all.
+ * Whether a client may contribute to a version: once to each, in order, and at most `most` times in all.
  *
  * @param {Contributed} contributed
  * @param {number} version
@@ -28,8 +28,8 @@ export class Contributions {
 
   /**
    * @param {object} settings
-   * @param {ClientStorage} settings.storage One that does not fail.
-   * @param {string} settings.prefix Of the keys in the storage.
+   * @param {ClientStorage} settings.storage A storage that doesn't fail.
+   * @param {string} settings.prefix The prefix of the keys in the storage.
    */
   constructor({ storage, prefix }) {
     this.storage = storage;
@@ -37,7 +37,7 @@ export class Contributions {
   }
 
   /**
-   * Learn what is kept of a line.
+   * Load the stored count of a line.
    *
    * @param {string} line
    */
@@ -57,8 +57,9 @@ export class Contributions {
   }
 
   /**
-   * Count a contribution that is about to be sent. Whether it may be: also not if it cannot be kept that it was. Where
-   * the browser has locks, tabs count one at a time: otherwise another could pass between reading and writing.
+   * Count a contribution that is about to be sent. Returns whether it may be sent: not if the count can't be stored.
+   * Where the browser has locks, tabs count one at a time; otherwise another tab could count between reading and
+   * writing.
    *
    * @param {string} line
    * @param {number} version
@@ -81,8 +82,8 @@ export class Contributions {
       return false;
     }
     const { count } = this.#known.get(line) ?? NEVER;
-    this.#known.set(line, { count: count + 1, last: version }); // at once, or another could slip in while storage answers
-    const kept = await this.#kept(line); // which another tab may have written
+    this.#known.set(line, { count: count + 1, last: version }); // at once, before storage answers
+    const kept = await this.#kept(line); // another tab may have written it
     if (!mayContribute(kept, version, most)) {
       this.#known.set(line, kept);
       return false;

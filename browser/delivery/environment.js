@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * Everything that the client needs of the browser around it, in one place, so that tests can put their own in.
+ * The browser's functions that the client uses, in one place, so that tests can replace them.
  *
  * @typedef {object} Environment
  * @property {typeof fetch} fetch
@@ -8,23 +8,24 @@
  * @property {(action: () => void, milliseconds: number) => any} setTimeout
  * @property {(timer: any) => void} clearTimeout
  * @property {(count: number) => Uint8Array} randomBytes
- * @property {boolean} keepalive Whether `fetch` knows `keepalive`.
+ * @property {boolean} keepalive Whether `fetch` supports `keepalive`.
  * @property {((url: string, body: Blob) => boolean) | null} sendBeacon
  * @property {(leave: () => void, back: () => void) => () => void} onLeaving Calls `leave` when the page is hidden and
- *   `back` when it is seen again; returns what ends that.
- * @property {() => Promise<boolean>} [restful] Whether the connection is not metered; once the page is idle.
+ *   `back` when it is visible again; returns a function that stops this.
+ * @property {() => Promise<boolean>} [restful] Waits until the page is idle; returns whether the connection is
+ *   unmetered.
  */
 
 import { onLeaving } from "./leaving.js";
 
-/** The longest that a browser waits, in milliseconds, about 25 days: it does at once what is to be done after a longer time. */
+/** The longest delay of a browser's timer, in milliseconds, about 25 days. Timers with a longer delay fire at once. */
 const LONGEST_TIMER = 2 ** 31 - 1;
 
-/** The longest that a page is waited for to be idle, in milliseconds. */
+/** The maximum milliseconds to wait until a page is idle. */
 const IDLE = 60_000;
 
 /**
- * The browser's own.
+ * The environment of a real browser.
  *
  * @returns {Environment}
  */
@@ -41,14 +42,14 @@ export function browserEnvironment() {
     sendBeacon: hasBeacon ? (url, body) => navigator.sendBeacon(url, body) : null,
     restful: async () => isUnmetered(navigator) && (await idle()),
     onLeaving: (leave, back) => {
-      const { document, window } = globalThis; // which the background script of an extension may be without
+      const { document, window } = globalThis; // an extension's background script may have neither
       return document && window ? onLeaving(document, window, leave, back) : () => {};
     },
   };
 }
 
 /**
- * Whether nobody pays for each byte, as far as the browser says: only those of Chromium do.
+ * Whether the connection is unmetered, as far as the browser says; only Chromium does.
  *
  * @param {any} navigator
  */
@@ -57,14 +58,14 @@ function isUnmetered(navigator) {
   return !saveData && type !== "cellular";
 }
 
-/** Returns true once the page has nothing to do; at once where the browser cannot say. */
+/** Returns true once the page is idle; at once where the browser can't tell. */
 async function idle() {
   const { requestIdleCallback } = globalThis;
   return requestIdleCallback === undefined || new Promise((done) => requestIdleCallback(() => done(true), { timeout: IDLE }));
 }
 
 /**
- * A number drawn evenly from [0, 1).
+ * A random number, uniform in [0, 1).
  *
  * @param {Environment} environment
  */
@@ -73,7 +74,7 @@ export function uniform(environment) {
 }
 
 /**
- * A random UUID (version 4), in small letters.
+ * A random UUID (version 4), in lower case.
  *
  * @param {Environment} environment
  */

@@ -1,20 +1,21 @@
 // @ts-check
 /**
- * Asking ingest for the study and for models.
+ * Requests to ingest for the study and for models.
  *
- * A model has an entity tag, and the browser's own cache asks with it (`cache: "no-cache"`): a page that asked with a
- * header of its own would have to ask for permission first, at every fetch, when ingest is elsewhere.
+ * A model has an entity tag, which the browser's own cache sends (`cache: "no-cache"`). If the page set the header
+ * itself, each fetch from an ingest on another origin would need a preflight request.
  *
  * @import { Environment } from "./environment.js"
  *
- * @typedef {{ value: any, retryAfter: null, status?: number } | { value: undefined, retryAfter: number | null, status?: number }} Fetched
- *   The document; or none, with the status of an answer that refuses it, and the seconds after which ingest wants to be asked again.
+ * @typedef {{ value: any, retryAfter: null, status?: number } | { value: undefined, retryAfter: number | null, status?:
+ *   number }} Fetched The document; or undefined, with the status of the rejecting answer, and the seconds after which
+ *   ingest wants the next request.
  */
 
 import { request, retryAfter } from "./requests.js";
 
 /**
- * Fetch a JSON document. Nothing is raised: that none comes is an ordinary event in a client's life.
+ * Fetch a JSON document. Never raises: a failed fetch is an ordinary event for a client.
  *
  * @param {Environment} environment
  * @param {string} url

@@ -1,13 +1,13 @@
 // @ts-check
 /**
- * The last moment when a page surely runs: when it is hidden. Tabs that are closed, pages that are left and telephones
- * that are locked all pass through it; `pagehide` is for browsers in which they once did not.
+ * The last moment at which a page surely runs: when it becomes hidden. It precedes closing a tab, leaving a page and
+ * locking a phone. `pagehide` is for older browsers, in which it did not.
  *
  * @typedef {{ addEventListener: Function, removeEventListener: Function }} Target
  */
 
 /**
- * Call `leave` when the page is hidden, and `back` when it is seen again. Returns what ends it.
+ * Call `leave` when the page is hidden, and `back` when it is visible again. Returns a function that stops this.
  *
  * @param {Target & { visibilityState: string }} document
  * @param {Target} window

@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * Who a client is in a study, and the model that it holds: fetched, kept, and found again by the next page.
+ * A client's id and arm in a study, and the model that it holds: fetched, stored, and loaded again by the next page.
  *
  * @import { Parts } from "../study/parts.js"
  * @import { Arm, PublicStudy, Version } from "../study/study.js"
@@ -23,7 +23,7 @@ export class Membership {
   #arm = null;
   /** @type {Version | null} */
   #fetched = null;
-  /** Whether the id was found in the storage once, so that it is missed if it is gone. */
+  /** Whether the id was once found in the storage, so that a missing id means that it was deleted. */
   #isKept = false;
   /** The number of times this client left: work under way at that moment is discarded. */
   #left = 0;
@@ -33,12 +33,13 @@ export class Membership {
    * @param {string} settings.ingest
    * @param {string} settings.study The study's name.
    * @param {ForgivingStorage} settings.storage
-   * @param {string} settings.prefix Of the keys in the storage.
+   * @param {string} settings.prefix The prefix of the keys in the storage.
    * @param {Environment} settings.environment
-   * @param {(what: string) => void} settings.notice Told why nothing is sent, once.
-   * @param {Parts} settings.parts What this client can do.
-   * @param {PrivateLine | null} settings.privateLine Its part in private lines, if it can have one.
-   * @param {() => boolean | Promise<boolean>} [settings.isMarked] Whether there is a newer mark of having forgotten.
+   * @param {(what: string) => void} settings.notice Called once with the reason why nothing is sent.
+   * @param {Parts} settings.parts The optional parts that this client has.
+   * @param {PrivateLine | null} settings.privateLine The client's part in private lines; null if it has none.
+   * @param {() => boolean | Promise<boolean>} [settings.isMarked] Whether the storage has a newer mark that the client
+   *   was forgotten.
    */
   constructor({ ingest, study, storage, prefix, environment, notice, parts, privateLine, isMarked = () => false }) {
     this.models = `${ingest}/models/${study}`;
@@ -54,7 +55,10 @@ export class Membership {
     this.isMarked = isMarked;
     /** @type {string | null} The reason why this client takes no part, or sends nothing, in words for the study's organiser. */
     this.trouble = null;
-    /** @type {{ code: string, sentence: string } | null} Why the last fetch has not led to taking part; null if it has. */
+    /**
+     * @type {{ code: string, sentence: string } | null} The reason why the client takes no part after the last fetch;
+     *   null if it does.
+     */
     this.cause = null;
   }
 
@@ -82,7 +86,10 @@ export class Membership {
     return this.#fetched ?? { version: NO_VERSION, weights: startWeights(this.role.spec) };
   }
 
-  /** Find what an earlier page or another tab has kept. Returns when that was fetched from this ingest, -Infinity for never. */
+  /**
+   * Load the data that an earlier page or another tab has stored. Returns the time of its fetch from this ingest;
+   * -Infinity for never.
+   */
   async recall() {
     const kept = await this.storage.get(`${this.prefix}membership`);
     try {
@@ -91,10 +98,10 @@ export class Membership {
         this.#hold(kept.model);
       }
       await this.#prepare();
-      const isFromHere = (kept.models ?? this.models) === this.models; // else a wrong address would go unnoticed
+      const isFromHere = (kept.models ?? this.models) === this.models; // otherwise a wrong address would go unnoticed
       return isFromHere && Number.isFinite(kept.fetchedAt) ? Math.min(kept.fetchedAt, this.environment.now()) : -Infinity;
     } catch {
-      return -Infinity; // nothing is kept, or not by this version of the module
+      return -Infinity; // nothing is stored, or another version of the module stored it
     }
   }
 
@@ -145,8 +152,8 @@ export class Membership {
   }
 
   /**
-   * Take the version that a document says is staged, if this client is among those who get it first. Returns what to keep
-   * of it; null where there is none, or it does not come.
+   * Fetch the staged version that a document names, if this client is among those that get it first. Returns the part
+   * to store; null without a staged version, or if it can't be fetched.
    *
    * @param {any} newest
    */
@@ -167,7 +174,7 @@ export class Membership {
     await Promise.all(["membership", "client", "secret", "promise"].map((key) => this.storage.remove(this.prefix + key)));
   }
 
-  /** Stop taking part in this page; stored data stays, because it may be another client's by now. */
+  /** Stop taking part in this page. Stored data stays, because it may already belong to another client. */
   leave() {
     this.#left += 1;
     this.#isKept = false;
@@ -177,8 +184,8 @@ export class Membership {
   }
 
   /**
-   * Whether another tab has forgotten this client since: its id is kept no longer, or another one, or there is a mark of it. At
-   * once with a storage that answers at once.
+   * Whether another tab has forgotten this client: its id is no longer stored, or was replaced, or the storage has a
+   * mark. Answers at once with a storage that answers at once.
    *
    * @returns {boolean | Promise<boolean>}
    */
@@ -213,7 +220,7 @@ export class Membership {
     this.#arm = arm;
   }
 
-  /** Have ready what a private line needs before a choice. */
+  /** Prepare what a private line needs before a choice. */
   async #prepare() {
     this.#say((await this.privateLine?.prepare(this.#study, this.#arm, this.held)) ?? null);
   }
@@ -231,7 +238,7 @@ export class Membership {
     this.#fetched = readModel(document, this.role.spec);
   }
 
-  /** The id that is kept, or a new one. If two tabs draw one at once, both use the one written last. */
+  /** The stored id, or a new one. If two tabs draw one at the same time, both use the one written last. */
   async #clientId() {
     return this.#drawn("client", () => uuid(this.environment));
   }
@@ -262,7 +269,7 @@ export class Membership {
   }
 
   /**
-   * Why something that was fetched cannot be read, which is as good as none; null if it can.
+   * Returns the reason why a fetched document can't be read; null if it can. An unreadable document counts as none.
    *
    * @param {() => void | Promise<void>} read
    * @returns {Promise<string | null>}
@@ -277,9 +284,9 @@ export class Membership {
   }
 
   /**
-   * @param {string | null} code Null if nothing came.
+   * @param {string | null} code Null if no document came.
    * @param {string} sentence
-   * @param {number} [status] Of an answer that nothing came with; 0 without an answer.
+   * @param {number} [status] The status of an answer without a document; 0 without an answer.
    */
   #blame(code, sentence, status = 0) {
     const gave = status ? `answered ${status}` : "gave no readable answer; check the address, connect-src and the network";

@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * Pings on their way: sent, sent again with the same document id, and stored until a server accepts them, even if the tab
- * is closed. Pings beyond a set age or number are dropped.
+ * The queue of unsent pings. Each is stored, even if the tab is closed, and sent with the same document id until a
+ * server accepts it. Pings beyond a set age or number are dropped.
  *
  * Tabs share the stored pings. Two that send the same ping at once do no harm: it is one document.
  *
@@ -15,16 +15,16 @@
  * @property {string} body
  * @property {number} created Milliseconds since 1970.
  * @property {number} attempts
- * @property {boolean} [isPrivate] Of a ping of a private line.
- * @property {string} [type] Of a ping of another type than the client's own.
- * @property {number} [notBefore] When it may be sent, milliseconds since 1970; at once if it does not say.
+ * @property {boolean} [isPrivate] Whether it is a ping of a private line.
+ * @property {string} [type] The type of ping, if it is not the client's own.
+ * @property {number} [notBefore] The earliest time to send it, milliseconds since 1970; at once if absent.
  */
 
 import { uniform } from "./environment.js";
 
 const LONGEST_WAIT = 86_400_000;
 
-/** Milliseconds until it is asked again whether this is a moment to send. */
+/** Milliseconds until the next check whether this is a good moment to send. */
 const NEXT_MOMENT = 300_000;
 
 export class Outbox {
@@ -44,14 +44,16 @@ export class Outbox {
   /**
    * @param {object} settings
    * @param {Sender} settings.sender
-   * @param {ClientStorage} settings.storage One that does not fail.
-   * @param {string} settings.prefix Of the keys in the storage.
+   * @param {ClientStorage} settings.storage A storage that doesn't fail.
+   * @param {string} settings.prefix The prefix of the keys in the storage.
    * @param {Backoff} settings.backoff
-   * @param {number} settings.longest The age, in milliseconds, at which a ping is given up.
-   * @param {number} settings.most How many pings are kept; the oldest are dropped.
-   * @param {() => boolean} settings.maySend Asked before each ping.
-   * @param {() => boolean | Promise<boolean>} [settings.isForgotten] Asked likewise: whether another tab has forgotten the client.
-   * @param {(() => Promise<boolean>) | null} [settings.moment] Whether this is a moment to send; without it, every one is.
+   * @param {number} settings.longest The age, in milliseconds, at which a ping is dropped.
+   * @param {number} settings.most The maximum number of stored pings; the oldest are dropped.
+   * @param {() => boolean} settings.maySend Called before each ping.
+   * @param {() => boolean | Promise<boolean>} [settings.isForgotten] Called before each ping: whether another tab has
+   *   forgotten the client.
+   * @param {(() => Promise<boolean>) | null} [settings.moment] Whether this is a good moment to send; without it, every
+   *   moment is.
    * @param {(what: "refused" | "dropped", letter: Letter) => void} [settings.lost] Called for pings that are lost.
    * @param {Environment} settings.environment
    */
@@ -79,7 +81,7 @@ export class Outbox {
   }
 
   /**
-   * Take charge of a ping. With a storage that writes at once it is kept when the call returns.
+   * Queue a ping. With a storage that writes at once it is stored when the call returns.
    *
    * @param {string} id The permanent document id.
    * @param {string} body
@@ -93,16 +95,16 @@ export class Outbox {
     await kept;
   }
 
-  /** Try to hand over everything that waits; what fails is tried again later. */
+  /** Try to send all waiting pings; failed ones are retried later. */
   deliver() {
     this.#wanted = true;
     this.#delivering ??= this.#deliverWhileWanted();
     return this.#delivering;
   }
 
-  /** Send what may outlive the page, which is about to go, at once. */
+  /** Send at once, in requests that may outlive the page, which is about to close. */
   leave() {
-    // A storage that does not answer at once cannot be asked: the page is going.
+    // A storage that doesn't answer at once can't be asked, because the page is closing.
     if (this.moment !== null || this.#paused() || !this.maySend() || this.isForgotten() === true) {
       return;
     }
@@ -122,7 +124,10 @@ export class Outbox {
     await Promise.all([...keys, this.pauseKey].map((key) => this.storage.remove(key)));
   }
 
-  /** Give up the pings of a client that another tab has forgotten; whose pings the others are that are kept, is not known. */
+  /**
+   * Drop this page's pings, because another tab has forgotten the client. Other stored pings stay: they may be another
+   * client's.
+   */
   async abandon() {
     this.stop();
     const ids = [...this.#letters.keys()];
@@ -137,7 +142,7 @@ export class Outbox {
 
   async #deliverWhileWanted() {
     while (this.#wanted) {
-      this.#wanted = false; // what is added from here on is asked for again
+      this.#wanted = false; // pings that are added from now on set it again
       await this.#deliver();
     }
     this.#delivering = null;
@@ -170,7 +175,7 @@ export class Outbox {
     return undefined;
   }
 
-  /** Learn what is kept, also by other tabs and by pages that have gone. */
+  /** Load the stored pings, also those of other tabs and of closed pages. */
   async #load() {
     this.#takePause(await this.storage.get(this.pauseKey));
     const keys = new Set(await this.storage.keys(this.prefix));
@@ -190,7 +195,7 @@ export class Outbox {
   /** @param {any} pause */
   #takePause(pause) {
     const isOne = Number.isFinite(pause?.failures) && Number.isFinite(pause?.until);
-    // One that is longer than any was made by a clock that was wrong.
+    // A pause longer than any possible one comes from a wrong clock.
     if (isOne && pause.until - this.environment.now() <= this.longest) {
       this.#pause = pause;
     }
@@ -213,7 +218,7 @@ export class Outbox {
     const now = this.environment.now();
     for (const letter of this.waiting) {
       if (letter.created > now) {
-        letter.created = now; // a clock that was wrong must not keep a ping for ever
+        letter.created = now; // a wrong clock must not keep a ping forever
         void this.storage.set(this.prefix + letter.id, letter);
       }
       if (now - letter.created > this.longest) {
@@ -222,7 +227,9 @@ export class Outbox {
     }
   }
 
-  /** The pings to send: those that failed least first, so that one which fails for ever does not hold up the others. */
+  /**
+   * The pings to send, those with the fewest failures first, so that a ping that always fails doesn't delay the others.
+   */
   #due() {
     return this.waiting
       .filter((letter) => !this.#underWay.has(letter.id) && this.#waits(letter) <= 0)
@@ -230,7 +237,7 @@ export class Outbox {
   }
 
   /**
-   * Wait for an answer, and do what it says.
+   * Wait for an answer, and act on it.
    *
    * @param {Letter} letter
    * @param {Promise<Outcome>} sent
@@ -258,7 +265,7 @@ export class Outbox {
    */
   async #postpone(letter, retryAfter) {
     if (!this.#letters.has(letter.id)) {
-      return; // forgotten meanwhile
+      return; // forgotten in the meantime
     }
     if (await this.isForgotten()) {
       return this.abandon();
@@ -275,8 +282,7 @@ export class Outbox {
   }
 
   /**
-   * For how many milliseconds a letter must wait; one that would wait for longer than any does was made by a clock that
-   * was wrong.
+   * The milliseconds that a letter must wait; 0 for an impossibly long wait, which comes from a wrong clock.
    *
    * @param {Letter} letter
    */

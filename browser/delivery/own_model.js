@@ -1,14 +1,15 @@
 // @ts-check
 /**
- * What stays with a client of a personal arm: kept under the study's prefix and on this device alone, found again by the next
- * page, and gone with the arm. Tabs share it; of two that learn at once, the last one's is kept, whole.
+ * The personal model of a client in a personal arm: stored on this device alone, under the study's prefix, loaded by
+ * the next page, and deleted with the arm. Tabs share it; if two learn at the same time, the last model written is
+ * kept, whole.
  *
  * @import { Role } from "../study/parts.js"
  * @import { Descent, Kept } from "../study/personal/personal.js"
  * @import { Version } from "../study/study.js"
  * @import { ClientStorage } from "./storage.js"
  *
- * @typedef {{ role: Role, held: Version }} Shown Of a list that was shown, what the client was to do and held.
+ * @typedef {{ role: Role, held: Version }} Shown The client's role and the version that it held when a list was shown.
  */
 
 import { begun, digestOf, readKept, sends, trained } from "../study/personal/personal.js";
@@ -22,10 +23,10 @@ export class OwnModel {
 
   /**
    * @param {object} settings
-   * @param {ClientStorage} settings.storage One that does not fail.
-   * @param {string} settings.prefix Of the keys in the storage.
+   * @param {ClientStorage} settings.storage A storage that doesn't fail.
+   * @param {string} settings.prefix The prefix of the keys in the storage.
    * @param {() => number} settings.draw A random number from [0, 1).
-   * @param {(what: string) => void} settings.notice Told in a sentence when what was kept is of no use any more.
+   * @param {(what: string) => void} settings.notice Called with a sentence when the stored model can no longer be used.
    */
   constructor({ storage, prefix, draw, notice }) {
     this.storage = storage;
@@ -34,7 +35,7 @@ export class OwnModel {
     this.notice = notice;
   }
 
-  /** What is kept; null in an arm that is not personal. */
+  /** The personal model; null in an arm that is not personal. */
   get kept() {
     return this.#own?.kept ?? null;
   }
@@ -65,7 +66,7 @@ export class OwnModel {
   }
 
   /**
-   * Whether the next training gives an update of the shared weights.
+   * Whether the next training returns an update of the shared weights.
    *
    * @param {Shown} shown
    */
@@ -74,10 +75,10 @@ export class OwnModel {
   }
 
   /**
-   * Learn from a choice, if the list is of the role whose model this is.
+   * Learn from a choice, if the list was shown in the role that this model belongs to.
    *
    * @param {Shown} shown
-   * @param {() => Descent} descentOf What the choice teaches; asked for where something is learned.
+   * @param {() => Descent} descentOf Returns the descent of the choice; called only if the model learns.
    */
   learn(shown, descentOf) {
     const epoch = this.#forgotten;
@@ -85,13 +86,13 @@ export class OwnModel {
     return this.#turn;
   }
 
-  /** Forget it in this page alone: what is kept may be another client's by now. */
+  /** Forget the model in this page alone: the stored one may already belong to another client. */
   leave() {
     this.#forgotten += 1;
     this.#own = null;
   }
 
-  /** Forget all of it; a client that still takes part starts again. */
+  /** Delete the model; a client that still takes part starts a new one. */
   async forget() {
     this.leave();
     await this.#turn;
@@ -109,7 +110,7 @@ export class OwnModel {
       return;
     }
     const { key } = this.#own;
-    const other = await this.storage.get(key); // which another tab may have trained meanwhile, or forgotten
+    const other = await this.storage.get(key); // another tab may have trained or forgotten it in the meantime
     if (epoch !== this.#forgotten || this.#own === null) {
       return;
     }

@@ -21,22 +21,22 @@
  * @property {string} ingest The address of ingest, such as `https://telemetry.example.org`.
  * @property {string} study The study's name.
  * @property {ClientStorage} storage Where to store data that must outlive the page.
- * @property {Mode} [mode] `"cors"` (default), or `"no-cors"` for extensions; docs/browser.md says what that costs.
- * @property {boolean} [beacon] Send beacons from pages that leave, in browsers whose `fetch` does not know `keepalive`. A
- *   beacon carries the cookies of ingest's address if it has any, so it is off unless asked for.
+ * @property {Mode} [mode] `"cors"` (default), or `"no-cors"` for extensions; docs/browser.md names the disadvantages.
+ * @property {boolean} [beacon] Send beacons from pages that leave, in browsers whose `fetch` does not support
+ *   `keepalive`. A beacon carries the cookies of ingest's address if it has any, so it is off unless asked for.
  * @property {() => boolean} [isPrivate] Whether this is a private window. Then nothing is fetched, kept or sent.
  * @property {() => boolean} [hasConsent] Whether pings may be sent; called before each. Always, by default.
  * @property {number} [everyMinutes] The average minutes between requests for a new model.
- * @property {number} [longestDays] The age at which a ping that no server accepted is deleted.
- * @property {number} [mostPings] The maximum number of stored pings that no server accepted.
+ * @property {number} [longestDays] The age in days at which a ping that no server has accepted is deleted.
+ * @property {number} [mostPings] The maximum number of stored pings that no server has accepted.
  * @property {Backoff} [backoff] The waits after failures.
- * @property {number} [mostContributions] The maximum number of versions of a private line that this client ever contributes
- *   to; the line's own cap also holds.
- * @property {(what: string) => void} [notice] Called with a sentence for the product's log, such as the restart of a personal
- *   model. It contains nothing about the user.
+ * @property {number} [mostContributions] The maximum number of versions of a private line that this client ever
+ *   contributes to; the line's own cap also holds.
+ * @property {(what: string) => void} [notice] Called with a sentence for the product's log, such as the restart of a
+ *   personal model. It contains nothing about the user.
  * @property {Environment} [environment] The browser's functions; tests pass their own.
- * @property {boolean} [patient] Send only when the page is idle and its connection not metered.
- * @property {boolean} [marksForgetting] Store a mark of having forgotten, for tabs that have not joined yet.
+ * @property {boolean} [patient] Send only when the page is idle and the connection is unmetered.
+ * @property {boolean} [marksForgetting] Store a mark when the client is forgotten, for tabs that have not joined yet.
  * @property {(what: "refused" | "dropped", documentId: string) => void} [lost] Called for pings that are lost.
  * @property {() => void} [refreshed] Called after each request for the study.
  */
@@ -62,22 +62,22 @@ export class Participant {
   #isPrivate;
   /** @type {() => void} */
   #refreshed;
-  /** @type {Promise<unknown>} What is being counted before it waits to be sent. */
+  /** @type {Promise<unknown>} The contribution that is being counted before its delay begins. */
   #contributing = Promise.resolve();
-  /** @type {Promise<unknown>} What is being learned of the last report. */
+  /** @type {Promise<unknown>} The training by the last report. */
   #learning = Promise.resolve();
   /** @type {() => void} */
   #stopListening = () => {};
-  /** Whether this client was forgotten, here or in another tab, and not started again. */
+  /** Whether this client was forgotten, here or in another tab, and has not been started again. */
   #hasLeft = false;
-  /** @type {string | null} Where a mark of having forgotten is kept. */
+  /** @type {string | null} The storage key of the mark that the client was forgotten. */
   #markKey;
-  /** @type {unknown} The mark that was there when this client began; it is undefined before. */
+  /** @type {unknown} The mark in the storage when this client started; undefined before the start. */
   #mark = undefined;
 
   /**
    * @param {Participating} settings
-   * @param {Parts} parts What this client can do.
+   * @param {Parts} parts The optional parts that this client has.
    */
   constructor(settings, parts) {
     const { study, backoff = new Backoff(), environment = browserEnvironment(), isPrivate = () => false } = settings;
@@ -96,7 +96,7 @@ export class Participant {
     this.maySend = () => !isPrivate() && hasConsent();
     this.privateLine = parts.privacy?.open({ ...shared, most: settings.mostContributions ?? Infinity }) ?? null;
     this.membership = new Membership({ ...shared, ingest, study, notice, parts, privateLine: this.privateLine, isMarked: () => this.#isMarked() });
-    /** @type {OwnModel | null} What stays with the client, of an entry point with the part for it. */
+    /** @type {OwnModel | null} The personal model; null if the entry point lacks this part. */
     this.own = parts.personal?.open({ ...shared, draw: () => uniform(environment), notice }) ?? null;
     this.#markKey = settings.marksForgetting ? `fedping-forgotten/${study}` : null;
     this.#outbox = new Outbox({
@@ -154,7 +154,7 @@ export class Participant {
     await Promise.all([this.#outbox.clear(), this.membership.forget(), this.own?.forget()]);
   }
 
-  /** Stop, since another tab has forgotten this client. Returns true. */
+  /** Stop, because another tab has forgotten this client. Returns true. */
   leave() {
     this.stop();
     this.#hasLeft = true;
@@ -165,7 +165,8 @@ export class Participant {
   }
 
   /**
-   * Whether this client was forgotten; if another tab did that, it stops. At once with a storage that answers at once.
+   * Whether this client was forgotten; if another tab did it, this client stops. Answers at once with a storage that
+   * does.
    *
    * @returns {boolean | Promise<boolean>}
    */
@@ -204,7 +205,7 @@ export class Participant {
     }
     const to = this.privateLine?.sendingOf(ping);
     if (to?.share && !this.privateLine?.sharing.use(to.share)) {
-      return false; // two vectors under one mask would reveal their difference
+      return false; // two vectors with the same mask would reveal their difference
     }
     if (to !== undefined) {
       this.#contributing = Promise.all([this.#contributing, this.#contribute({ documentId, ping }, to)]);
@@ -247,7 +248,7 @@ export class Participant {
   }
 
   /**
-   * Wait for something that is being learned before pings are said to be delivered.
+   * Let {@link deliver} also wait for this training.
    *
    * @param {Promise<unknown>} learning
    */
@@ -289,7 +290,7 @@ export class Participant {
     return fetchedAt;
   }
 
-  /** Find what is the client's own, as far as the study is known; without consent, it is forgotten. */
+  /** Load the personal model, if the study is known; without consent, delete it. */
   async #recallOwn() {
     if (!this.maySend()) {
       await this.own?.forget();
@@ -298,7 +299,7 @@ export class Participant {
     }
   }
 
-  /** A turn of the poller: what another tab has fetched meanwhile need not be fetched again. */
+  /** A turn of the poller: skips the fetch if another tab has fetched in the meantime. */
   async #turn() {
     if (this.#isPrivate() || (await this.isForgotten())) {
       return { ok: /** @type {const} */ (true) };

@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * Repeats an action at its own times: jittered, and with growing delays while it fails. In 2018 all clients asked in
- * the same minute.
+ * Repeats an action at jittered intervals, with growing delays while it fails. In 2018 all clients sent requests in the
+ * same minute.
  *
  * @import { Backoff } from "./backoff.js"
  * @import { Environment } from "./environment.js"
@@ -11,7 +11,7 @@
 
 import { uniform } from "./environment.js";
 
-/** How far an interval may deviate, as a share of it. */
+/** The maximum deviation of an interval, as a fraction of it. */
 const JITTER = 0.25;
 
 export class Poller {
@@ -34,7 +34,7 @@ export class Poller {
   }
 
   /**
-   * Begin, at once or after some milliseconds; returns when the first turn is over, if it is at once.
+   * Start, at once or after some milliseconds. Without a delay, resolves after the first turn.
    *
    * @param {number} [after]
    */
@@ -47,7 +47,7 @@ export class Poller {
     }
   }
 
-  /** End; what is under way is not taken back. */
+  /** Stop; a turn in progress still finishes. */
   stop() {
     this.running = false;
     this.environment.clearTimeout(this.timer);

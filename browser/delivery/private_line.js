@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * A client's part in a private line: its secret and its promise, one ping of each version up to a cap, and shares for a second
- * server.
+ * A client's part in a private line: the client's secret, the guarantee when it joined, one ping for each version up to
+ * a cap, and the shares for a second server.
  *
  * @import { Composed } from "./participant.js"
  * @import { Arm, PublicStudy, Version } from "../study/study.js"
@@ -34,13 +34,13 @@ import { Sharing } from "./sharing.js";
 const MINUTE = 60_000;
 
 export class PrivateLine {
-  /** @type {WeakMap<object, Sending>} Of pings, how they were composed. */
+  /** @type {WeakMap<object, Sending>} How each ping was composed. */
   #composed = new WeakMap();
 
   /**
    * @param {object} settings
    * @param {ForgivingStorage} settings.storage
-   * @param {string} settings.prefix Of the keys in the storage.
+   * @param {string} settings.prefix The prefix of the keys in the storage.
    * @param {Environment} settings.environment
    * @param {number} settings.most The maximum number of versions that this client contributes to, regardless of the line.
    */
@@ -51,13 +51,13 @@ export class PrivateLine {
     this.most = most;
     this.contributions = new Contributions({ storage, prefix });
     this.sharing = new Sharing({ environment });
-    /** @type {Uint8Array | null} What the ids for versions are made of; null in other studies. */
+    /** @type {Uint8Array | null} The secret from which the ids for versions are derived; null in other studies. */
     this.secret = null;
   }
 
   /**
    * @param {PublicStudy} study
-   * @throws {TypeError} This browser cannot do what the study's lines ask for.
+   * @throws {TypeError} This browser lacks something that the study's lines need.
    */
   async check(study) {
     if (study.lines.some((line) => line.privacy?.shared) && !(await canShare())) {
@@ -68,12 +68,13 @@ export class PrivateLine {
   }
 
   /**
-   * Take part in a line, under the promise of the first time.
+   * Join a line, under the guarantee that it gave when this client first joined.
    *
    * @param {PublicStudy} study
    * @param {string} line
-   * @param {(name: string, draw: () => string) => Promise<string>} drawn What is kept under a name, or drawn and kept.
-   * @throws {TypeError} It promises something else now.
+   * @param {(name: string, draw: () => string) => Promise<string>} drawn Returns the stored value of a name, or draws
+   *   and stores one.
+   * @throws {TypeError} The line's guarantee has changed.
    */
   async join(study, line, drawn) {
     await this.#sameAsPromised(study, line);
@@ -85,8 +86,8 @@ export class PrivateLine {
   }
 
   /**
-   * Hold a private line to its promise at the time when this client joined: the study's publisher could promise less later, or
-   * name another helper.
+   * Check that a private line's guarantee is the one given when this client joined: the study's publisher could later
+   * promise less, or name another helper.
    *
    * @param {PublicStudy} study @param {string} name
    */
@@ -105,12 +106,12 @@ export class PrivateLine {
   }
 
   /**
-   * In a line of shares, have one ready for the version that is held, as long as there is anything to send of it.
+   * In a two-server line, prepare a share for the held version, while the client may still send a ping of it.
    *
    * @param {PublicStudy | null} study
    * @param {Arm | null} arm
    * @param {Version} held
-   * @returns {Promise<string | null>} Why nothing is sent; null if something may be.
+   * @returns {Promise<string | null>} The reason why no ping may be sent; null if one may.
    */
   async prepare(study, arm, { version }) {
     const line = study?.lines.find((each) => each.name === arm?.line);
@@ -125,7 +126,7 @@ export class PrivateLine {
   }
 
   /**
-   * The ping of a choice: one of each version, up to the cap, and of choices alone; null for all others.
+   * The ping of a choice: one for each version, up to the cap; null for all others and for searches without a choice.
    *
    * @param {PublicStudy | null} study
    * @param {{ role: Role, held: Version }} shown
@@ -159,7 +160,7 @@ export class PrivateLine {
   }
 
   /**
-   * How a ping was composed; undefined for one that was not composed here.
+   * How a ping was composed; undefined for a ping that was not composed here.
    *
    * @param {object} ping
    */
@@ -168,7 +169,8 @@ export class PrivateLine {
   }
 
   /**
-   * Count a contribution that is about to be sent. Returns until when it waits, a random time; null if it may not be sent.
+   * Count a contribution that is about to be sent. Returns the random time until which it waits; null if it may not be
+   * sent.
    *
    * @param {number} version
    * @param {Sending} sending
@@ -181,7 +183,7 @@ export class PrivateLine {
     return this.environment.now() + delay;
   }
 
-  /** Take part no longer in this page. */
+  /** Stop taking part in this page. */
   leave() {
     this.sharing.clear();
     this.secret = null;

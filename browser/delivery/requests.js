@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * Requests that say nothing of who makes them: no cookie, no referrer.
+ * Requests that don't identify their sender: no cookies, no referrer.
  *
  * @import { Environment } from "./environment.js"
  */
@@ -8,12 +8,12 @@
 /** @type {RequestInit} */
 export const ANONYMOUS = Object.freeze({ credentials: "omit", referrerPolicy: "no-referrer" });
 
-/** Milliseconds that a request may take. */
+/** The timeout of a request, in milliseconds. */
 export const PATIENCE = 30_000;
 
 /**
- * Make a request, and read its answer; both are given up after {@link PATIENCE}. The request has been made when the call
- * returns, before its promise is settled.
+ * Make a request and read its answer, within {@link PATIENCE}. The request is made before the call returns, so before
+ * its promise settles.
  *
  * @template T
  * @param {Environment} environment
@@ -33,7 +33,7 @@ export async function request(environment, url, init, read) {
 }
 
 /**
- * The seconds of a Retry-After header: a number, or a date; null for neither, and where the page may not read it.
+ * The seconds of a Retry-After header, given as a number or a date; null for neither, or if the page may not read it.
  *
  * @param {Response} response
  * @param {number} now Milliseconds since 1970.

@@ -1,12 +1,12 @@
 // @ts-check
 /**
- * One attempt to hand a ping to ingest.
+ * Sends a ping to ingest, in one attempt.
  *
- * With `cors`, ingest's answer can be read: 200 means that the ping is durable. With `no-cors` it cannot: that the request
- * was answered at all is the most there is to know. In return such a request does not name its origin, which for an
- * extension of Firefox is a name of the installation.
+ * With `cors`, ingest's answer can be read: 200 means that the ping is durable. With `no-cors` it can't: the client
+ * learns only that the request was answered. In return such a request doesn't name its origin, which for a Firefox
+ * extension identifies the installation.
  *
- * The body is `text/plain` in both: any other type would cost a request for permission before each ping.
+ * The body is `text/plain` in both: any other type would need a preflight request before each ping.
  *
  * @import { Environment } from "./environment.js"
  *
@@ -16,10 +16,10 @@
 
 import { request, retryAfter } from "./requests.js";
 
-/** How many bytes a browser lets be under way in requests that outlive their page. */
+/** The maximum bytes in flight in requests that outlive their page, a limit of browsers. */
 export const KEEPALIVE_BYTES = 64 * 1024;
 
-/** The version of all types of pings, in their address. */
+/** The version in the address of pings, the same for all types. */
 export const PING_VERSION = "1";
 
 const CONTENT_TYPE = "text/plain;charset=UTF-8";
@@ -28,11 +28,12 @@ const TRY_AGAIN = new Set([408, 425, 429]);
 export class Sender {
   /**
    * @param {object} settings
-   * @param {string} settings.address Where pings go, up to the document id: `https://…/submit/<study>/<type>/<version>`.
-   * @param {(type: string) => string} [settings.addressOf] Where pings of another type go.
+   * @param {string} settings.address The address of pings, up to the document id:
+   *   `https://…/submit/<study>/<type>/<version>`.
+   * @param {(type: string) => string} [settings.addressOf] Returns the address of pings of another type.
    * @param {Mode} settings.mode
-   * @param {string} [settings.privateAddress] Where pings of private lines are posted.
-   * @param {boolean} settings.beacon Whether to send beacons where `fetch` does not know `keepalive`.
+   * @param {string} [settings.privateAddress] The address of pings of private lines.
+   * @param {boolean} settings.beacon Whether to send beacons where `fetch` does not support `keepalive`.
    * @param {Environment} settings.environment
    */
   constructor({ address, addressOf = () => address, privateAddress = address, mode, beacon, environment }) {
@@ -53,7 +54,8 @@ export class Sender {
    * @param {string} documentId
    * @param {string} body
    * @param {boolean} leaving
-   * @param {{ isPrivate?: boolean, type?: string }} [of] Whether it is a ping of a private line, or of which other type.
+   * @param {{ isPrivate?: boolean, type?: string }} [of] Whether it is a ping of a private line, and its type if it is
+   *   not the client's own.
    * @returns {Promise<Outcome> | null}
    */
   send(documentId, body, leaving, { isPrivate = false, type } = {}) {
@@ -70,14 +72,15 @@ export class Sender {
   /**
    * @param {string} url
    * @param {string} body
-   * @param {number} keptAlive How many bytes outlive the page; 0 for a request that ends with it.
+   * @param {number} keptAlive The bytes of a request that outlives the page; 0 for a request that ends with it.
    * @returns {Promise<Outcome>}
    */
   async #post(url, body, keptAlive) {
     this.keptAlive += keptAlive;
     try {
       const init = { method: "POST", body, headers: { "Content-Type": CONTENT_TYPE }, keepalive: keptAlive > 0 };
-      // A redirect of a ping is not from ingest: the ping is kept. An answer that cannot be read is always followed; it is no other way.
+      // Ingest never redirects a ping, so a redirect is an error and the ping is kept. With `no-cors`, browsers always
+      // follow redirects.
       const mode = this.mode === "cors" ? { mode: this.mode, redirect: "error" } : { mode: this.mode };
       return await request(this.environment, url, /** @type {RequestInit} */ ({ ...init, ...mode }), (response) =>
         this.#outcome(response),
@@ -105,8 +108,8 @@ export class Sender {
   }
 
   /**
-   * A beacon has no result. Where an answer can be had, the ping is sent again for it on the next occasion; the second
-   * one is a duplicate, which ingest and rounds drop by its document id.
+   * A beacon has no result. Where answers can be read, the ping is sent again later to get one. The second is a
+   * duplicate, which ingest and rounds drop by its document id.
    *
    * @param {string} url
    * @param {string} body

@@ -1,24 +1,25 @@
 // @ts-check
 /**
- * Shares for the helper that are sealed before there is a vector to share. What is sealed is a seed, which no vector enters, but
- * it is bound to one ping: its document id is drawn here, and the ping then takes it. So a choice need not wait for the
- * browser's cryptography, and a ping can be shown as it will be sent.
+ * Shares for the helper, sealed before there is a vector to share. A sealed share contains only a seed, which doesn't
+ * depend on the vector. It is bound to one ping: the document id is drawn here, and the ping uses it. So a choice
+ * doesn't wait for the browser's cryptography, and a ping can be shown as it will be sent.
  *
- * A seed hides one vector: the sender of a share takes it ({@link Sharing.use}), which works only once.
+ * A seed hides one vector, so a share can be used once ({@link Sharing.use}).
  *
  * @import { Arm, Line, PublicStudy } from "../study/study.js"
  * @import { Environment } from "./environment.js"
  *
  * @typedef {object} SealedShare
- * @property {string} documentId Of the ping that it is for.
+ * @property {string} documentId The document id of its ping.
  * @property {string} study The study's name.
  * @property {string} line
  * @property {string} arm
  * @property {number} version The model version that the ping names.
  * @property {Uint8Array} offer The id of the helper's offer.
  * @property {Uint8Array} seed
- * @property {number} metric Where the vector is to be proven the largest number of a metric; else 0.
- * @property {Uint8Array} sealed The seed, for the helper alone; where the vector is to be proven the two that follow from it.
+ * @property {number} metric The largest number of a metric, if the vector needs a proof; else 0.
+ * @property {Uint8Array} sealed The seed, sealed for the helper; if the vector needs a proof, the two seeds derived
+ *   from it.
  */
 
 import { toHex } from "../study/bytes.js";
@@ -28,7 +29,7 @@ import { SEED_BYTES, infoOf } from "../study/sharing/shares.js";
 import { helperSeeds } from "../study/sharing/votes.js";
 import { uuid } from "./environment.js";
 
-/** A list may have been ranked by the version before the newest. */
+/** The number of versions with shares: a list may have been ranked by the version before the newest. */
 const VERSIONS = 2;
 
 export class Sharing {
@@ -43,13 +44,13 @@ export class Sharing {
   }
 
   /**
-   * Look at the line's offer, and have a share ready for a version.
+   * Check the line's offer, and prepare a share for a version.
    *
    * @param {PublicStudy} study
-   * @param {Line} line One of shares.
+   * @param {Line} line A two-server line.
    * @param {Arm} arm
-   * @param {number | null} version None, if there is nothing to send of it.
-   * @returns {Promise<string | null>} Why nothing is sent in this line; null if something may be.
+   * @param {number | null} version Null if the client won't send a ping of it.
+   * @returns {Promise<string | null>} The reason why no ping may be sent in this line; null if one may.
    */
   async prepare(study, line, arm, version) {
     try {
@@ -76,7 +77,7 @@ export class Sharing {
   }
 
   /**
-   * The share that is ready for a ping; null if none is.
+   * The prepared share for a ping; null without one.
    *
    * @param {string} line @param {string} arm @param {number} version
    */
@@ -86,7 +87,7 @@ export class Sharing {
   }
 
   /**
-   * Take a share to send with. Whether it may be: it never was.
+   * Use up a share for sending. Returns false if it was used before.
    *
    * @param {SealedShare} share
    */
@@ -96,7 +97,7 @@ export class Sharing {
     return first;
   }
 
-  /** Forget them. */
+  /** Delete all prepared shares. */
   clear() {
     this.#ready = [];
   }

@@ -2,15 +2,15 @@
 /**
  * Storage for data that must outlive the page: the random id, the model, and pings that no server has accepted yet.
  *
- * Values are JSON. Every method may answer at once or with a promise. One that writes at once (`webStorage`) has stored a
- * ping before the call returns, even if the tab closes immediately. One key a ping, so that tabs which share a
- * storage do not write over each other's pings.
+ * Values are JSON. Every method may answer at once or with a promise. A storage that writes at once (`webStorage`) has
+ * stored a ping before the call returns, even if the tab closes immediately. Each ping has its own key, so that tabs
+ * which share a storage don't overwrite each other's pings.
  *
  * @typedef {object} ClientStorage
  * @property {(key: string) => any} get The value, or undefined.
  * @property {(key: string, value: any) => void | Promise<void>} set
  * @property {(key: string) => void | Promise<void>} remove
- * @property {(prefix: string) => string[] | Promise<string[]>} keys Those that begin so.
+ * @property {(prefix: string) => string[] | Promise<string[]>} keys The keys with a prefix.
  *
  * @typedef {object} ExtensionArea
  * @property {(keys: any) => Promise<any>} get
@@ -20,7 +20,7 @@
  */
 
 /**
- * Kept as long as the page.
+ * A storage in memory, which ends with the page.
  *
  * @returns {ClientStorage}
  */
@@ -36,7 +36,7 @@ export function memoryStorage() {
 }
 
 /**
- * In `localStorage`, or anything like it.
+ * A storage in `localStorage`, or an object with the same interface.
  *
  * @param {Storage} area
  * @returns {ClientStorage}
@@ -52,7 +52,7 @@ export function webStorage(area) {
 }
 
 /**
- * In `browser.storage.local` of an extension, or another area of it.
+ * A storage in an extension's `browser.storage.local`, or another area.
  *
  * @param {ExtensionArea} area
  * @returns {ClientStorage}
@@ -67,7 +67,8 @@ export function extensionStorage(area) {
 }
 
 /**
- * The keys alone where the browser gives them (Chromium 130, Firefox 143), since an extension may keep much else.
+ * Reads only the keys where the browser can (Chromium 130, Firefox 143), because an extension may store much other
+ * data.
  *
  * @param {ExtensionArea} area
  */
@@ -76,9 +77,9 @@ async function allKeys(area) {
 }
 
 /**
- * In IndexedDB, which service workers have too.
+ * A storage in IndexedDB, which service workers also have.
  *
- * @param {string} name Of the database.
+ * @param {string} name The name of the database.
  * @returns {ClientStorage}
  */
 export function indexedStorage(name) {
@@ -108,8 +109,8 @@ export function indexedStorage(name) {
 }
 
 /**
- * @typedef {ClientStorage & { lacks: (key: string) => boolean | Promise<boolean> }} ForgivingStorage `lacks` is whether a key is
- *   not there; false where that cannot be read.
+ * @typedef {ClientStorage & { lacks: (key: string) => boolean | Promise<boolean> }} ForgivingStorage `lacks` returns
+ *   whether a key is missing; false if the storage can't be read.
  */
 
 /**
@@ -129,7 +130,7 @@ export function forgiving(storage) {
 }
 
 /**
- * What comes of a value, at once or when it is there.
+ * Apply a function to a value: at once, or when its promise resolves.
  *
  * @template T, U
  * @param {T | Promise<T>} value

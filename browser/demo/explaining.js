@@ -1,12 +1,12 @@
 // @ts-check
 /**
- * What happened, as numbers to be shown: why a choice cost what it did, and what a new version changes.
+ * Explanations in numbers, to show on the page: the parts of a choice's loss, and the changes of a new version.
  *
  * @import { Remembered } from "./history.js"
  * @import { Shown } from "../study/learning.js"
  * @import { Version } from "../study/study.js"
  *
- * @typedef {{ name: string, value: number }} Change A weight by its name, and a number about it.
+ * @typedef {{ name: string, value: number }} Change A weight's name with a number.
  * @typedef {{ name: string, before: number, after: number, value: number }} Moved
  * @typedef {{ pages: readonly any[], scores: ArrayLike<number> }} Ordered Pages or items with a title, the highest score first.
  */
@@ -15,7 +15,7 @@ import { rankingLoss } from "../models/loss.js";
 import { ranked } from "../study/learning.js";
 
 /**
- * The points by which each suggestion is too high or too close to the chosen one: its part of the loss.
+ * Each suggestion's part of the loss: the points by which its score is above the chosen one's, or too close below.
  *
  * @param {ArrayLike<number>} scores In displayed order.
  * @param {number} chosen
@@ -64,7 +64,7 @@ export function rankedBy(shown, version) {
 }
 
 /**
- * What a choice would cost under a version.
+ * The loss of a choice under a version.
  *
  * @param {Shown} shown
  * @param {number} chosen
@@ -91,7 +91,7 @@ export function reordered(before, after) {
 }
 
 /**
- * A ping as JSON to be read: an entry a line, a list of numbers on one.
+ * A ping as readable JSON: one entry a line, and a list of numbers on one line.
  *
  * @param {unknown} value
  */
@@ -100,7 +100,7 @@ export function readable(value) {
 }
 
 /**
- * The seconds until the next round, if rounds run at the multiples of an interval since midnight UTC.
+ * The seconds until the next round, if rounds run at multiples of an interval from midnight UTC.
  *
  * @param {number} now Milliseconds since 1970.
  * @param {number} every Seconds.

@@ -1,12 +1,12 @@
 // @ts-check
 /**
- * A made-up person's history: pages with visits of the last half year, all from one seed.
+ * An invented person's history: pages with visits of the last half year, generated from one seed.
  *
  * @import { Page, Visit } from "../models/pages.js"
  * @import { Draw } from "./random.js"
  *
- * @typedef {Page & { url: string, title: string, text: string, visits: readonly Visit[], visitCount: number }} Remembered
- *   A page of the history; `text` is what is searched.
+ * @typedef {Page & { url: string, title: string, text: string, visits: readonly Visit[], visitCount: number }}
+ *   Remembered A page of the history; `text` is what is searched.
  */
 
 import { Onward, VisitType } from "../models/pages.js";
@@ -16,11 +16,11 @@ import { PLACES } from "./sites.js";
 const DAY = 86_400_000;
 const MOST_VISITS = 30;
 
-/** How people reach a page: the most frequent kind of visit. */
+/** The most frequent kind of visit of a page. */
 const WAYS = [VisitType.LINK, VisitType.LINK, VisitType.LINK, VisitType.TYPED, VisitType.TYPED, VisitType.BOOKMARK];
 const OTHER_WAYS = [VisitType.LINK, VisitType.LINK, VisitType.TYPED, VisitType.RELOAD, VisitType.TEMP_REDIRECT];
 
-/** When: the days over which visits are spread, from the newest on, which is at most so many days ago. */
+/** The times of visits: the maximum age of the newest in days, and the days over which the others are spread. */
 const TIMES = [
   { spread: 10, newest: 2 },
   { spread: 40, newest: 10 },
@@ -28,14 +28,14 @@ const TIMES = [
   { spread: 170, newest: 10 },
 ];
 
-/** How many of the places a person knows. */
+/** The fraction of all places that a person knows. */
 const KNOWN = 0.85;
 const MOSTLY = 0.8;
 const BOOKMARKED = 0.12;
 const NEVER_VISITED = 0.03;
 
 /**
- * The history that a seed stands for, as of a moment: a few hundred pages.
+ * The history generated from a seed, as of a moment: a few hundred pages.
  *
  * @param {string} seed
  * @param {number} now Milliseconds since 1970.
@@ -82,7 +82,7 @@ function visitsOf(draw, now) {
 }
 
 /**
- * A number from [0, 1), more often a small one.
+ * A random number in [0, 1), small ones more often.
  *
  * @param {Draw} draw
  */
@@ -105,7 +105,7 @@ function visit(draw, way, time) {
 }
 
 /**
- * The pages that fit what was typed: each word of it stands in their title or address.
+ * The pages that match the typed text: each of its words occurs in their title or address.
  *
  * @template {{ text: string }} P
  * @param {readonly P[]} pages
@@ -123,7 +123,7 @@ const NAMED = [
 ];
 
 /**
- * The input of a score, in a few words: "typed 3, link 1 of 12 visits; last 2 days ago".
+ * The input of a page's score, in a few words: "typed 3, link 1 of 12 visits; last 2 days ago".
  *
  * @param {Remembered} page
  * @param {number} now

@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * Made-up items and queries of a study: a random value for each field that its features read, all from one seed.
+ * Invented items and queries of a study: a random value for each field that its features read, generated from one seed.
  *
  * @import { Draw } from "./random.js"
  * @import { Feature } from "../features/layout.js"
@@ -14,11 +14,11 @@ const COUNT = 40;
 const MISSING = 0.15;
 const UNLISTED = 0.1;
 const DIGITS = 12;
-const WIDEST = 1000; // spreads between bounds
+const WIDEST = 1000; // maximum spreads from the middle to a bound
 const WORDS = ["amber", "birch", "cedar", "delta", "ember", "fern", "grove", "harbour", "iris", "jasper", "kelp", "linen"];
 
 /**
- * The items that a seed stands for.
+ * The items generated from a seed.
  *
  * @param {readonly Feature[]} features
  * @param {string} seed
@@ -30,7 +30,7 @@ export function madeItems(features, seed) {
 }
 
 /**
- * A query at random.
+ * A random query.
  *
  * @param {readonly Feature[]} features
  * @param {Draw} draw
@@ -40,7 +40,7 @@ export function madeQuery(features, draw) {
 }
 
 /**
- * Some of the items at random, each once.
+ * A random selection of items, each at most once.
  *
  * @param {readonly Item[]} items
  * @param {number} count
@@ -87,7 +87,7 @@ function rowOf(features, on, draw) {
 }
 
 /**
- * The field of an item or a query that a feature reads; null if it reads none of it.
+ * The field of an item or a query that a feature reads; null if the feature reads none.
  *
  * @param {Feature} feature
  * @param {"item" | "query"} on
@@ -101,7 +101,7 @@ function fieldOf(feature, on) {
 
 /**
  * @param {Feature} feature
- * @param {readonly Feature[]} features All, of which another may list the values of the same field.
+ * @param {readonly Feature[]} features All features; another one may list the values of the same field.
  * @param {Draw} draw
  */
 function valueFor(feature, features, draw) {
@@ -127,7 +127,7 @@ function valueFor(feature, features, draw) {
 }
 
 /**
- * The values that a category lists of a field which a feature compares; null if none does.
+ * The values that a category feature lists for a compared field; null if none does.
  *
  * @param {Feature} equal
  * @param {readonly Feature[]} features
@@ -140,7 +140,7 @@ function listed(equal, features) {
 }
 
 /**
- * @param {number} spread What counts are divided by, or their logarithms.
+ * @param {number} spread The divisor of the counts, or of their logarithms.
  * @param {boolean | undefined} log
  * @param {Draw} draw
  */
@@ -149,7 +149,7 @@ function countFor(spread, log, draw) {
 }
 
 /**
- * A number about the middle of a feature and within its bounds, or between the bounds if the middle is beyond them.
+ * A number near the middle of a feature and within its bounds, or between the bounds if the middle is outside them.
  *
  * @param {Pick<Feature, "low" | "high" | "log" | "center" | "spread">} feature
  * @param {Draw} draw
@@ -165,7 +165,7 @@ function numberFor({ low = null, high = null, log = false, center = 0, spread = 
 }
 
 /**
- * A number of as many digits as tell some hundred apart.
+ * A random number between bounds, rounded so that a few hundred values are distinct.
  *
  * @param {number} low
  * @param {number} high

@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * The page for studies of features: lists of made-up items to choose from, and the results of a choice.
+ * The page for studies of features: lists of invented items to choose from, and the results of a choice.
  *
  * @import { RankedList } from "../product/list.js"
  * @import { Crowd, PageSettings } from "./study_page.js"
@@ -23,7 +23,7 @@ import { rankerIn } from "./visitor.js";
 export class ListsPage extends StudyPage {
   /** @type {ListChoice | null} */
   #choice = null;
-  /** @type {{ items: readonly Item[], query: Record<string, unknown> }} The open list, in no order. */
+  /** @type {{ items: readonly Item[], query: Record<string, unknown> }} The open list, unranked. */
   #open;
   /** @type {RankedList<any, any> | null} */
   #list = null;

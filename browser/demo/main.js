@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * The demo page: a client of a study before one's eyes. In its address, `study` names the study (else it is the first of
- * the store), `seed` the made-up history, and `every` the seconds between rounds, if they are known.
+ * The demo page: shows a study's client at work. In its address, `study` names the study (default: the store's first),
+ * `seed` the invented history, and `every` the seconds between rounds, if known.
  */
 
 import { readStudy } from "../fedping.js";
@@ -20,7 +20,7 @@ const FOR_OTHERS =
 const asked = new URLSearchParams(location.search);
 const ingest = new URL("..", location.href).href.replace(/\/$/, "");
 
-/** Begin as soon as the server answers; say in a sentence what stands in the way. */
+/** Begin as soon as the server answers; show a sentence about any problem. */
 async function begin() {
   try {
     const state = await askState(asked.get("study"));
@@ -47,7 +47,7 @@ async function begin() {
 }
 
 /**
- * The study, or null for one that this page cannot show, which is told.
+ * The study; null, with a notice, for one that this page can't show.
  *
  * @param {any} given
  * @param {import("./server.js").State} state

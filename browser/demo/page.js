@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * The page for studies of models that rank pages: a made-up history to search, and the results of a choice.
+ * The page for studies of models that rank pages: an invented history to search, and the results of a choice.
  *
  * @import { Client } from "../client.js"
  * @import { Observed } from "../study/ping.js"
@@ -118,7 +118,7 @@ export class DemoPage extends StudyPage {
     return button;
   }
 
-  /** What stays with a client of a personal arm; nothing is drawn of others. */
+  /** Draw the personal model; nothing in an arm that is not personal. */
   #drawOwn() {
     const client = this.#visitor;
     const { personal } = client;

@@ -1,14 +1,14 @@
 // @ts-check
 /**
- * Other made-up people, each a separate client with a separate history: they search for something, and choose the page that
- * frecency with the weights of 2018 would put first.
+ * Other invented people, each a separate client with a separate history: they search for something, and choose the page
+ * that frecency with the weights of 2018 would rank first.
  *
  * @import { Environment } from "../delivery/environment.js"
  * @import { Remembered } from "./history.js"
  * @import { Draw } from "./random.js"
  *
- * @typedef {{ accepted: number, refused: number, waiting: number, learning: number, notEnrolled: number }} Made What
- *   became of the choices; `learning` counts those whose ping carried an update.
+ * @typedef {{ accepted: number, refused: number, waiting: number, learning: number, notEnrolled: number }} Made The
+ *   results of the choices; `learning` counts those whose ping carried an update.
  */
 
 import { Client } from "../client.js";
@@ -28,8 +28,8 @@ const AT_ONCE = 5;
 export const NOTHING = { accepted: 0, refused: 0, waiting: 0, learning: 0, notEnrolled: 0 };
 
 /**
- * Let people choose. The same seed makes the same people, with the same ids, searches and choices; their pings have
- * document ids of their own each time, or ingest would take them for repetitions.
+ * Let people choose. The same seed gives the same people, with the same ids, searches and choices. Their pings have new
+ * document ids each time; otherwise ingest would drop them as duplicates.
  *
  * @param {object} settings
  * @param {string} settings.ingest
@@ -44,10 +44,10 @@ export function letChoose({ ingest, study, environment = browserEnvironment(), .
 }
 
 /**
- * So many people, a few at a time.
+ * Run a number of people, a few at a time.
  *
  * @param {{ seed: string, count: number, onProgress?: (done: number) => void }} settings
- * @param {(seed: string) => Promise<Made>} one What a person of a seed does.
+ * @param {(seed: string) => Promise<Made>} one Runs the person of a seed.
  */
 export async function crowd({ seed, count, onProgress = () => {} }, one) {
   const made = { ...NOTHING };
@@ -64,7 +64,7 @@ export async function crowd({ seed, count, onProgress = () => {} }, one) {
 }
 
 /**
- * One person, from enrolling to the answer of ingest.
+ * Run one person, from enrolment to the answer of ingest.
  *
  * @param {{ ingest: string, study: string, seed: string, environment: Environment }} settings
  * @returns {Promise<Made>}
@@ -94,7 +94,7 @@ async function choose({ ingest, study, seed, environment }) {
 }
 
 /**
- * What a person types, sees and takes.
+ * The text that a person types, the list shown, and the choice.
  *
  * @param {Pick<Client, "rank">} client
  * @param {readonly Remembered[]} pages

@@ -1,8 +1,8 @@
 // @ts-check
-/** Numbers that look random and follow from a text: everything that is made up on the page is the same on every visit. */
+/** Pseudorandom numbers seeded by a text, so that everything invented on the page is the same on every visit. */
 
 /**
- * The seed that a text stands for (FNV-1a).
+ * The seed of a text (its FNV-1a hash).
  *
  * @param {string} text
  */
@@ -15,7 +15,7 @@ export function seedOf(text) {
 }
 
 /**
- * Draws from a seed (mulberry32).
+ * A generator of random draws from a seed (mulberry32).
  *
  * @param {number} seed
  */

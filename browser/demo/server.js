@@ -14,10 +14,10 @@ import { readModel } from "../study/study.js";
 
 const PATIENCE = 10_000;
 
-/** What the server refuses, in its own words. */
+/** The server rejected the request; the message is the server's. */
 export class Refused extends Error {}
 
-/** Nobody answers. */
+/** The server doesn't answer. */
 export class Away extends Error {}
 
 /**
@@ -31,7 +31,7 @@ export function askState(study) {
 }
 
 /**
- * A version of a line; null if it cannot be had.
+ * A version of a line; null if it can't be fetched.
  *
  * @param {string} ingest
  * @param {string} study
@@ -50,7 +50,7 @@ export async function askVersion(ingest, study, line, number) {
 /**
  * @param {string} url
  * @returns {Promise<any>}
- * @throws {Refused} The server answers, and does not give it.
+ * @throws {Refused} The server answers with an error.
  * @throws {Away} The server does not answer.
  */
 export async function askJson(url) {

@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * Other made-up people of a study of features, each a separate client: they see some items, and take what they want
- * most. What they want follows from the study's name, so a model can learn it.
+ * Other invented people of a study of features, each a separate client: they see some items, and choose the one they
+ * want most. Their taste is derived from the study's name, so a model can learn it.
  *
  * @import { Environment } from "../delivery/environment.js"
  * @import { Feature } from "../features/layout.js"
@@ -24,7 +24,7 @@ import { ID_BYTES, MORE, beginningWith } from "./visitor.js";
 export const SHOWN = 8;
 
 /**
- * Let people choose, as `letChoose` of `people.js` does.
+ * Let people choose, like `letChoose` in `people.js`.
  *
  * @param {Crowd & { spec: ModelSpec, itemSeed: string, environment?: Environment }} settings
  */
@@ -34,13 +34,13 @@ export function letShop({ spec, itemSeed, environment = browserEnvironment(), ..
   return crowd(settings, (seed) => shop({ ...settings, seed, spec, features, items, environment }));
 }
 
-/** The features of a spec that has some. @param {ModelSpec} spec */
+/** The features of a spec with features. @param {ModelSpec} spec */
 export function featuresOf(spec) {
   return /** @type {{ features: readonly Feature[] }} */ (/** @type {unknown} */ (spec)).features;
 }
 
 /**
- * How much people want items: the sum of an item's values, each times its common worth.
+ * How much people want each item: the sum of its values, each times the worth that all people share.
  *
  * @param {ModelSpec} spec
  * @param {string} study
@@ -52,7 +52,7 @@ export function wanted(spec, study, query, rows) {
 }
 
 /**
- * What one unit of a value is worth, between −2 and 2.
+ * The worth of one unit of a value, between −2 and 2.
  *
  * @param {string} study
  * @param {number} position

@@ -1,7 +1,7 @@
 // @ts-check
-/** Made-up sites. Their addresses end in `.example`, a domain without owners: the addresses lead nowhere. */
+/** Invented sites. Their addresses end in `.example`, a reserved domain without owners, so no such site exists. */
 
-/** What sites of a kind have pages about. */
+/** The topics of the pages of each kind of site. */
 const TOPICS = {
   news: ["Front page", "Politics", "Science", "Sport results", "Culture", "Travel", "Opinion", "Local news", "Crossword", "Weather"],
   weather: ["Weather today", "Ten day weather", "Rain radar", "Wind and waves", "Pollen", "Snow report", "Storm warnings"],
@@ -58,7 +58,7 @@ const NAMES = [
 ];
 
 /**
- * Every page that there could be.
+ * All pages that a history can contain.
  *
  * @type {readonly { url: string, title: string }[]}
  */
@@ -67,7 +67,7 @@ export const PLACES = NAMES.flatMap(([host, name, topic]) => [
   ...TOPICS[topic].map((title) => ({ url: `https://${host}/${slug(title)}`, title: `${title} – ${name}` })),
 ]);
 
-/** Words that find pages on several sites, to begin with. */
+/** Words to start with, which find pages on several sites. */
 export const WORDS = ["weather", "bicycle", "books", "travel", "film", "garden", "results"];
 
 /** @param {string} title */

@@ -10,7 +10,8 @@
  * @import { Answered, Posted } from "./visitor.js"
  *
  * @typedef {{ posted: Posted, answered: Answered }} Sent
- * @typedef {{ version: Version, before: Version | null }} Held The newest version, and the one before, if it can be had.
+ * @typedef {{ version: Version, before: Version | null }} Held The newest version, and the one before, if it can be
+ *   fetched.
  * @typedef {{ stop(): void, fetchModel(): Promise<boolean>, deliver(): Promise<void>, counts: { waiting: number } }} AnyClient
  * @typedef {{ ingest: string, study: string, seed: string, count: number, onProgress: (done: number) => void }} Crowd
  *
@@ -66,7 +67,7 @@ export class StudyPage {
   }
 
   /**
-   * Let made-up people choose.
+   * Let invented people choose.
    *
    * @param {Crowd} _crowd
    * @returns {Promise<Made>}
@@ -75,7 +76,7 @@ export class StudyPage {
     throw new TypeError("each page has people of its own");
   }
 
-  /** What was made up for the page, with a link to another one of these. @returns {(string | HTMLElement)[]} */
+  /** A description of the invented data, with a link to other invented data. @returns {(string | HTMLElement)[]} */
   about() {
     return [];
   }
@@ -86,7 +87,7 @@ export class StudyPage {
   /** Show the newest model. */
   drawModel() {}
 
-  /** The ping of the last choice, as far as there is one. @returns {{ ping: any, leaving: Node[] } | null} */
+  /** The ping of the last choice; null without one. @returns {{ ping: any, leaving: Node[] } | null} */
   leaves() {
     return null;
   }
@@ -102,7 +103,7 @@ export class StudyPage {
     await this.#keepUp();
   }
 
-  /** What a client of the visitor is made of. */
+  /** The settings of the visitor's client. */
   get visiting() {
     return {
       ingest: this.ingest,
@@ -121,7 +122,7 @@ export class StudyPage {
     return el("a", { href: address.search }, text);
   }
 
-  /** The line that the arm follows; of an arm without one, the study's first. */
+  /** The arm's line; for an arm without one, the study's first. */
   get line() {
     const { lines } = this.study;
     return lines.find(({ name }) => name === this.arm.line) ?? lines[0];
@@ -132,7 +133,7 @@ export class StudyPage {
     return this.state.lines.find(({ name }) => name === this.line?.name);
   }
 
-  /** Where the ping of the last choice goes. @param {string | undefined} type */
+  /** The address to which the ping of the last choice is posted. @param {string | undefined} type */
   addressOf(type) {
     return `${this.ingest}/submit/${this.study.name}/${type}/1/${this.documentId}`;
   }
@@ -159,7 +160,7 @@ export class StudyPage {
     }
   }
 
-  /** Say which model is in use. @param {number} version */
+  /** Show which model is in use. @param {number} version */
   drawVersion(version) {
     const stays = this.arm.applies ? "" : `; clients of “${this.arm.name}” still rank with version 0, to compare with`;
     byId("model").replaceChildren("Model in use: ", el("strong", { id: "version", "data-version": version }, `version ${version}`), `${stays}.`);
@@ -174,7 +175,7 @@ export class StudyPage {
     this.client?.stop();
     this.arm = arm;
     this.client = await this.join();
-    await this.client.fetchModel(); // what an earlier page has kept may be of another run of the server
+    await this.client.fetchModel(); // a stored model may be from another run of the server
     await this.#follow(true);
   }
 
@@ -224,9 +225,9 @@ export class StudyPage {
   }
 
   /**
-   * Fetch the version that has been published, if there is one that the client does not hold.
+   * Fetch the published version, if the client doesn't hold it yet.
    *
-   * @param {boolean} [anew] Draw it in any case.
+   * @param {boolean} [anew] Draw the model even if it is unchanged.
    */
   async #follow(anew = false) {
     const state = this.lineState;
@@ -239,7 +240,7 @@ export class StudyPage {
     }
     const [version, before] = await Promise.all([this.#version(state.iteration), this.#version(state.iteration - 1)]);
     if (version === null || !(await this.client?.fetchModel())) {
-      return; // asked for again in a moment
+      return; // the next poll asks again
     }
     const isNew = this.model !== null && this.model.version.version !== version.version;
     this.model = { version, before };
@@ -272,7 +273,7 @@ export class StudyPage {
   }
 }
 
-/** A storage that a reload finds again and another tab does not; one of the page, where there is none to be had. */
+/** A storage that survives a reload and is separate for each tab; in memory, if the browser offers none. */
 function keptWithTheTab() {
   try {
     return webStorage(sessionStorage);

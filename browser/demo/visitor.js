@@ -1,15 +1,15 @@
 // @ts-check
 /**
- * The visitor's client, in an arm of their choice, with its requests in plain view.
+ * The visitor's client, in an arm of the visitor's choice, with visible requests.
  *
- * In a study, a hash of the random id decides. Here ids are drawn until one falls into the arm.
+ * In a real study, a hash of the random id decides the arm. Here ids are drawn until one falls into the chosen arm.
  *
  * @import { Environment } from "../delivery/environment.js"
  * @import { ClientStorage } from "../delivery/storage.js"
  * @import { PublicStudy } from "../study/study.js"
  *
  * @typedef {{ url: string, contentType: string, body: string }} Posted
- * @typedef {{ status: number, text: string } | null} Answered Null for no answer at all.
+ * @typedef {{ status: number, text: string } | null} Answered Null if the server didn't answer.
  */
 
 import { Client } from "../client.js";
@@ -38,7 +38,7 @@ const MOST_TRIES = 100_000;
  */
 
 /**
- * A client in an arm. It is not started.
+ * A client in an arm, not started.
  *
  * @param {Visiting} visiting
  */
@@ -72,7 +72,7 @@ function settingsOf({ ingest, study, arm, storage, environment, onAnswer }) {
  * @param {PublicStudy} study
  * @param {string} arm
  * @param {Environment} environment
- * @throws {RangeError} None was found: the arm has no share.
+ * @throws {RangeError} No id was found: the arm has no share.
  */
 export function bytesInArm(study, arm, environment) {
   for (let tries = 0; tries < MOST_TRIES; tries += 1) {
@@ -86,7 +86,7 @@ export function bytesInArm(study, arm, environment) {
 }
 
 /**
- * The same random numbers, but for the first id, which is the client's.
+ * The environment's random bytes, except for the first id, the client's, which is given.
  *
  * @param {Uint8Array} id
  * @param {Environment} environment
@@ -106,7 +106,7 @@ export function beginningWith(id, environment) {
 }
 
 /**
- * `fetch`, with a call for every ping and its answer.
+ * A `fetch` that also calls `onAnswer` with every ping and its answer.
  *
  * @param {Environment} environment
  * @param {(posted: Posted, answered: Answered) => void} onAnswer
@@ -131,7 +131,7 @@ function overheard(environment, onAnswer) {
 }
 
 /**
- * A part of a storage: each arm that the visitor has tried is a separate client.
+ * A separate part of a storage, because each arm that the visitor has tried is a separate client.
  *
  * @param {ClientStorage} storage
  * @param {string} part

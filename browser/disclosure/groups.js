@@ -1,18 +1,20 @@
 // @ts-check
 /**
- * The parts of a message in a person's words. Tests hold that every field of the schemas is in one group, or named as unused.
+ * The parts of a message in plain words. Tests check that every field of the schemas is in one group, or named as
+ * unused.
  *
  * @typedef {object} Group
  * @property {string} title
- * @property {string} says What these fields say, and what they don't.
- * @property {(values: any) => string} example The same in a few words, with the values of one message.
- * @property {readonly (readonly [name: string, meaning: string])[]} fields Names as they travel.
+ * @property {string} says What these fields reveal, and what they don't.
+ * @property {(values: any) => string} example An example in a few words, with the values of one message.
+ * @property {readonly (readonly [name: string, meaning: string])[]} fields The fields' names in the message, with their
+ *   meanings.
  *
  * @typedef {object} Disclosure
  * @property {readonly Group[]} groups
  * @property {string} risk
- * @property {string} riskWithNoise The same if the browser adds noise.
- * @property {readonly string[]} never Things that are in no message.
+ * @property {string} riskWithNoise The risk if the browser adds noise.
+ * @property {readonly string[]} never Data that no message contains.
  */
 
 import { counted, inShort, ordinal, points, seconds } from "./values.js";
@@ -57,7 +59,7 @@ function learned({ update }) {
 const GROUP_MEANING = "The group of the study, assigned to this browser at random.";
 const TYPE_MEANING = "The kind of message, always the same.";
 
-/** Of an ordinary ping about a list of pages. @type {Disclosure} */
+/** The disclosure of an ordinary ping about a list of pages. @type {Disclosure} */
 export const PAGES = {
   groups: [
     {
@@ -175,7 +177,7 @@ const OF_PRIVATE = [
 
 const NEVER_PRIVATE = Object.freeze([...PAGES.never, "scores, numbers of characters and keys, and durations"]);
 
-/** Of a ping of a private study. @type {Disclosure} */
+/** The disclosure of a private study's ping. @type {Disclosure} */
 export const PRIVATE = {
   groups: [
     ...OF_PRIVATE,
@@ -193,7 +195,7 @@ export const PRIVATE = {
   never: NEVER_PRIVATE,
 };
 
-/** Of a ping that two servers share. @type {Disclosure} */
+/** The disclosure of a ping that is split between two servers. @type {Disclosure} */
 export const SHARED = {
   groups: [
     ...OF_PRIVATE,
@@ -211,7 +213,11 @@ export const SHARED = {
   never: NEVER_PRIVATE,
 };
 
-/** Of an ordinary ping about a list of a product's own items, which the demo page sends. @type {Disclosure} */
+/**
+ * The disclosure of an ordinary ping about a list of a product's own items, as the demo page sends.
+ *
+ * @type {Disclosure}
+ */
 export const LISTS = {
   groups: [
     {
@@ -268,7 +274,7 @@ export const DISCLOSURES = Object.freeze({ pages: PAGES, private: PRIVATE, share
 const OF_TYPE = Object.freeze({ "frecency-update": PAGES, "list-update": LISTS });
 
 /**
- * What is said of a ping.
+ * The disclosure of a ping.
  *
  * @param {any} ping
  * @returns {Disclosure | null} Null for a kind of ping that no page shows.
@@ -285,7 +291,7 @@ export function fieldsOf({ groups }) {
   return groups.flatMap(({ fields }) => fields);
 }
 
-/** The values of a ping by the names of its fields, as they travel. @param {any} ping */
+/** The values of a ping by the names of its fields in the message. @param {any} ping */
 export function valuesOf({ payload, ...outer }) {
   return { ...outer, ...payload };
 }
@@ -302,6 +308,6 @@ export function lists(disclosure, ping) {
   return sent.every((name) => names.has(name));
 }
 
-/** What every server learns from any request. */
+/** Data that every server learns from any request. */
 export const SEEN_ON_THE_WAY =
   "Like every web server, the study's server sees the internet address that a message comes from, and the name of your browser. fedping's server stores neither.";

@@ -1,7 +1,7 @@
 // @ts-check
 /** Values of a message in a few words. */
 
-/** What an update that travels as bytes says, by words in the name of its encoding. */
+/** The content of an update sent as bytes, by words in the name of its encoding. */
 const ENCODED = /** @type {const} */ ([
   ["mask", "a random selection of weights"],
   ["sign", "only whether each weight should rise or fall"],
@@ -10,7 +10,7 @@ const ENCODED = /** @type {const} */ ([
   ["shared", "in two parts, of which either alone is noise"],
 ]);
 
-/** How many scores an example names. */
+/** The maximum number of scores in an example. */
 const MOST_NAMED = 10;
 
 /**
@@ -47,7 +47,11 @@ export function seconds(milliseconds) {
   return `${(milliseconds / 1000).toLocaleString("en", { maximumFractionDigits: 1 })} s`;
 }
 
-/** The first numbers, apart by semicolons, since large ones have commas. @param {readonly number[]} numbers */
+/**
+ * The first numbers, separated by semicolons, because large numbers contain commas.
+ *
+ * @param {readonly number[]} numbers
+ */
 export function points(numbers) {
   const named = numbers.slice(0, MOST_NAMED).map((number) => number.toLocaleString("en", { maximumSignificantDigits: 6 }));
   const more = numbers.length > MOST_NAMED ? [`and ${numbers.length - MOST_NAMED} more`] : [];

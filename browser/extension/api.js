@@ -1,16 +1,16 @@
 // @ts-check
 /**
- * The browser's interfaces for extensions, by one name in both browsers.
+ * The browser's interfaces for extensions, under one name in both browsers.
  *
- * @typedef {any} Api `browser` or `chrome`; the extension uses only what answers by promise in both.
+ * @typedef {any} Api `browser` or `chrome`; the extension uses only functions that return promises in both.
  */
 
 /** @type {Api} */
 export const api = /** @type {any} */ (globalThis).browser ?? /** @type {any} */ (globalThis).chrome;
 
 /**
- * Whether the extension's origin is a name of this installation: Firefox draws one for each, in Chromium all have the
- * same.
+ * Whether the extension's origin identifies this installation: Firefox draws a random one for each, in Chromium all
+ * have the same.
  *
  * @param {Api} api
  */

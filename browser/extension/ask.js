@@ -1,12 +1,12 @@
 // @ts-check
-/** How the extension's pages ask the background script, and draw what it answers. */
+/** Functions with which the extension's pages ask the background script and draw its answers. */
 
 import { api } from "./api.js";
 
 /**
  * @param {import("./worker.js").Message} message
  * @returns {Promise<any>}
- * @throws {Error} What the user can do something about, in a sentence.
+ * @throws {Error} A problem that the user can solve, in a sentence.
  */
 export async function ask(message) {
   const answer = await api.runtime.sendMessage(message);
@@ -17,7 +17,7 @@ export async function ask(message) {
 }
 
 /**
- * The element of a page that has an id.
+ * The page's element with an id.
  *
  * @param {string} id
  * @returns {any}
@@ -44,7 +44,7 @@ const SHOWN = /^(settings|sent|newest choice|fedping\/.*)$/;
 const SOON = 50;
 
 /**
- * Draw a page again whenever what it shows has changed, from any other page or by itself. Drawings follow one another.
+ * Draw a page again whenever its data has changed, by this or another page. Drawings run one at a time.
  *
  * @param {() => Promise<void>} redraw
  */
@@ -64,10 +64,10 @@ export function whenChanged(redraw) {
 }
 
 /**
- * Do what the user asked for, and show the result.
+ * Run the user's action, and show the result.
  *
  * @param {HTMLElement} where
- * @param {() => Promise<string>} action Returns what to say.
+ * @param {() => Promise<string>} action Returns the sentence to show.
  */
 export async function told(where, action) {
   try {

@@ -11,7 +11,7 @@ import { SEARCH_PAGE, WELCOME_PAGE, Worker } from "./worker.js";
 const worker = new Worker({ api, environment: browserEnvironment() });
 
 /**
- * The browser ignores what a listener returns, so errors are logged here, without the page concerned.
+ * The browser ignores what a listener returns, so errors are logged here, without naming the page.
  *
  * @param {(...given: any[]) => any} action
  */
@@ -42,7 +42,7 @@ for (const event of [api.bookmarks.onCreated, api.bookmarks.onRemoved, api.bookm
   event.addListener(heard(async () => (await worker.ready(), worker.library.bookmarksChanged())));
 }
 
-// That an input was cancelled is not heard: Chromium may say so in the moment before it says what was chosen.
+// There is no listener for cancelled input, because Chromium may report a cancellation just before the choice.
 api.omnibox.onInputStarted.addListener(heard(async () => (await worker.ready(), worker.omnibox.begin())));
 api.omnibox.onInputChanged.addListener(
   heard(async (typed, suggest) => (await worker.ready(), suggest(await worker.omnibox.changed(typed)))),

@@ -1,15 +1,15 @@
 // @ts-check
-/** Agreeing and declining, on every page that asks. */
+/** Agreeing and declining, for every page that asks for consent. */
 
 import { api, isFirefox } from "./api.js";
 import { ask } from "./ask.js";
 import { DATA_COLLECTION } from "./taking_part/participation.js";
 
 /**
- * Agree. Firefox then asks in its own words; refusing there, or withdrawing later, counts as declining. Call this first
- * in the listener of a click, because the browser allows the request only there.
+ * Agree. Firefox then shows its own question; refusing there, or withdrawing later, counts as declining. Call this
+ * first in the listener of a click, because the browser allows the request only there.
  *
- * @returns {Promise<any>} The state, as the background script answers.
+ * @returns {Promise<any>} The state from the background script.
  */
 export async function agree() {
   const allowed = !isFirefox(api) || (await api.permissions.request({ data_collection: [...DATA_COLLECTION] }));

@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * The module, as the extension's files ask for it. In the packed folder the module itself lies here, in place of this
- * file, so that the same imports hold in both.
+ * The module under the path that the extension's files import. In the packed folder the module itself replaces this
+ * file, so that the same imports work in both.
  */
 
 export * from "../fedping.js";

@@ -1,14 +1,15 @@
 // @ts-check
 /**
- * The observations of one search, from its beginning to the choice: counts and times. Besides scores, only these are
- * reported. Plain data inside, so that it outlives a background script.
+ * The observations of one search, from its beginning to the choice: counts and times. Only these and the scores are
+ * reported. The state is plain data, so that it can be stored when the background script ends.
  *
  * @import { Observed } from "./fedping.js"
  *
  * @typedef {object} State
- * @property {number} began Milliseconds, by any clock that goes on evenly.
- * @property {number | null} keys How many keys were pressed, Enter excluded; null where this cannot be seen.
- * @property {Record<string, [number, number | null]>} first When each page was first shown, and after how many keys.
+ * @property {number} began The start, in milliseconds of a steady clock.
+ * @property {number | null} keys The number of keys pressed, Enter excluded; null where the extension can't count them.
+ * @property {Record<string, [number, number | null]>} first For each page, the time when it was first shown, and the
+ *   number of keys pressed before.
  */
 
 export class Interaction {
@@ -30,7 +31,7 @@ export class Interaction {
   }
 
   /**
-   * Pages are shown.
+   * Note pages that are shown.
    *
    * @param {readonly { url: string }[]} pages
    * @param {number} now
@@ -42,14 +43,14 @@ export class Interaction {
   }
 
   /**
-   * What is reported of a choice.
+   * The observations to report with a choice.
    *
    * @param {object} choice
    * @param {readonly { url: string, bookmarked?: boolean }[]} choice.pages In displayed order.
    * @param {number} choice.chosen
    * @param {string} choice.typed
    * @param {boolean} choice.enter
-   * @param {number} choice.otherLines Lines above the pages that are none themselves.
+   * @param {number} choice.otherLines The number of lines above the pages that aren't pages.
    * @param {number} now
    * @returns {Observed}
    */

@@ -14,7 +14,7 @@ import { isFirefox } from "./api.js";
 import { Interaction } from "./interaction.js";
 import { readable } from "./history/words.js";
 
-/** How many pages are listed: as many as both browsers show. */
+/** The number of listed pages, as many as both browsers show. */
 export const MOST = 5;
 
 /** The line for the typed text, above the pages. */
@@ -44,7 +44,7 @@ export class Omnibox {
   }
 
   /**
-   * What was typed has changed: the lines to suggest.
+   * The lines to suggest for the changed text.
    *
    * @param {string} typed
    */
@@ -58,14 +58,14 @@ export class Omnibox {
   }
 
   /**
-   * A line was chosen: the page and the report; null if it was not a page.
+   * The page and the report of a chosen line; null if the line was not a page.
    *
    * @param {string} text
    */
   async entered(text) {
     const session = await this.#current();
     this.#session = null;
-    await this.api.storage.session.remove(KEY); // chosen once
+    await this.api.storage.session.remove(KEY); // one report for each choice
     const pages = /** @type {any[]} */ (session?.listed?.pages ?? []);
     const chosen = pages.findIndex(({ url }) => url === text);
     if (session === null || session.listed === null || chosen < 0) {
@@ -92,7 +92,7 @@ export class Omnibox {
   #line({ url, title }) {
     const address = readable(url);
     const name = title || address;
-    // Chromium takes marks and needs signs escaped; Firefox shows the text as it is.
+    // Chromium accepts markup and needs special characters escaped; Firefox shows plain text.
     const description = isFirefox(this.api)
       ? `${name} — ${address}`
       : `${escaped(name)} <url>${escaped(address)}</url>`;

@@ -1,7 +1,8 @@
 // @ts-check
 /**
  * The background script's work: it answers the address bar and the extension's pages, follows the history, and keeps
- * up with the study. The browser may end it at any moment, and starts it with the next event; all that matters is in storage.
+ * the study up to date. The browser may end it at any moment and restart it with the next event, so all lasting state
+ * is in storage.
  *
  * @import { Api } from "./api.js"
  * @import { Environment, Observed } from "./fedping.js"
@@ -26,7 +27,10 @@ const SHOWN_ON_PAGE = 10;
 
 const HISTORY = "history";
 const HISTORY_MINUTES = 30;
-/** After a visit: a page's title is often not known yet at its visit, and Chromium has no event for it. */
+/**
+ * The alarm that reads titles after visits: a page's title is often not known yet at its visit, and Chromium has no
+ * event for it.
+ */
 const TITLE = "title";
 const TITLE_MINUTES = 1;
 const LOOK_BACK = 600_000;
@@ -50,16 +54,16 @@ export class Worker {
     this.omnibox = new Omnibox({ api, now: environment.now, search: (typed, most) => this.list(typed, most) });
   }
 
-  /** Everything that is kept has been taken up. */
+  /** Resolves when all stored data has been loaded. */
   ready() {
     this.#opened ??= this.#open().catch((error) => {
-      this.#opened = null; // for the next event to try again
+      this.#opened = null; // so that the next event tries again
       throw error;
     });
     return this.#opened;
   }
 
-  /** Installed, or the browser was started: find what has changed meanwhile. */
+  /** Find missed changes after an installation or a start of the browser. */
   async started() {
     await this.ready();
     this.api.omnibox.setDefaultSuggestion(firstLine(this.api));
@@ -69,8 +73,8 @@ export class Worker {
   }
 
   /**
-   * The pages that match the typed text, ranked: the stored scores select candidates, and the arm's present model scores these.
-   * The report is about these scores, so the list shows them.
+   * The pages that match the typed text, ranked: stored scores select the candidates, and the arm's current model
+   * scores these. The list is in the order of these scores, because the report is about them.
    *
    * @param {string} typed
    * @param {number} most
@@ -80,7 +84,7 @@ export class Worker {
     return this.participation.rank(this.library.matching(typed, CANDIDATES), most);
   }
 
-  /** Score all pages again if the stored scores are of another model, or another day. */
+  /** Score all pages again if the stored scores are of another model or day. */
   async rescore() {
     const { frame } = this.participation;
     if (frame !== this.library.frame) {
@@ -89,10 +93,10 @@ export class Worker {
   }
 
   /**
-   * A page was chosen: report it, and open it.
+   * Report and open a chosen page.
    *
    * @param {{ listed: Listed, observed: Observed, url: string }} choice
-   * @param {string} disposition Where, as the address bar says.
+   * @param {string} disposition The tab to open it in, in the address bar's terms.
    * @param {number} [tab]
    */
   async chose({ listed, observed, url }, disposition, tab) {
@@ -104,7 +108,7 @@ export class Worker {
   /**
    * @param {string} url
    * @param {string} disposition
-   * @param {number} [tab] The active one, if not given.
+   * @param {number} [tab] The tab; the active one by default.
    */
   async show(url, disposition, tab) {
     if (disposition === "currentTab") {
@@ -115,7 +119,7 @@ export class Worker {
   }
 
   /**
-   * A line of the address bar was chosen.
+   * Handle a chosen line of the address bar.
    *
    * @param {string} text
    * @param {string} disposition
@@ -126,7 +130,7 @@ export class Worker {
     if (choice !== null) {
       await this.chose(choice, disposition);
     } else {
-      // By storage and not in the address, so that what was typed is not in the browser's history.
+      // Passed by storage, not in the address, so that the browser's history doesn't contain the typed text.
       await this.api.storage.session.set({ [HANDED_OVER]: text });
       await this.show(this.api.runtime.getURL(SEARCH_PAGE), disposition);
     }
@@ -155,7 +159,7 @@ export class Worker {
   }
 
   /**
-   * A page of the extension asks.
+   * Answer a page of the extension.
    *
    * @param {Message} message
    * @param {{ tab?: { id?: number } }} sender
@@ -209,7 +213,7 @@ export class Worker {
     return { ...next, last: last !== null && disclosureOf(last.ping) === DISCLOSURES[next.kind] && lists(DISCLOSURES[next.kind], last.ping) ? last : null };
   }
 
-  /** What the settings page shows. */
+  /** The state that the settings page shows. */
   async state() {
     const { settings, client, lacksPermission } = this.participation;
     return {
@@ -227,7 +231,7 @@ export class Worker {
     };
   }
 
-  /** The browser's own settings have changed: what the extension may reach, or what it may collect. */
+  /** Handle changed browser permissions: the hosts that the extension may reach, or the data it may collect. */
   permissionsChanged() {
     return this.#inTurn(() => this.participation.open());
   }
@@ -239,7 +243,7 @@ export class Worker {
   }
 
   /**
-   * Carry out a decision after those before it, and do what follows from it.
+   * Carry out a decision after the earlier ones, and apply its consequences.
    *
    * @param {() => Promise<void>} action
    */
@@ -257,7 +261,7 @@ export class Worker {
   async #open() {
     await this.participation.open();
     await this.library.open();
-    // Typing never waits for the network; an alarm tries again what fails here.
+    // Typing never waits for the network; an alarm retries failed requests.
     void this.participation
       .keepUp()
       .then(() => this.rescore())

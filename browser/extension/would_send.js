@@ -1,5 +1,8 @@
 // @ts-check
-/** The part of a page that shows what is sent: in a person's words with their own last message, by name, and as it travels. */
+/**
+ * The part of a page that shows the data sent, for the user's last message: in plain words, by field name, and as raw
+ * JSON.
+ */
 
 import { ask, byId, element } from "./ask.js";
 import { DISCLOSURES, SEEN_ON_THE_WAY, fieldsOf, inShort, valuesOf } from "./disclosure/groups.js";
@@ -8,7 +11,7 @@ import { DISCLOSURES, SEEN_ON_THE_WAY, fieldsOf, inShort, valuesOf } from "./dis
 
 const WHEN = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" });
 
-/** Draw it again. */
+/** Draw this part again. */
 export async function drawWouldSend() {
   const { ping, last, address, drawn, guarantee, trouble, told: secret, kind, noisy } = await ask({ ask: "preview" });
   const disclosure = DISCLOSURES[/** @type {keyof typeof DISCLOSURES} */ (kind)];

@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * Blocks of weights, such as those of a hashed feature or of a layer, among the weights of a spec one by one.
+ * Blocks of weights, such as a hashed feature's or a layer's, expanded into single weights of a spec.
  *
  * @import { Block, ModelSpec, Weight } from "../study/study.js"
  */
@@ -8,14 +8,14 @@
 import { startOf } from "./start.js";
 import { isNumber } from "../study/study.js";
 
-/** How many weights a client takes at most; each has a name here. */
+/** The maximum number of weights that a client accepts; each gets a name here. */
 const MOST = 200_000;
 
-/** How many axes a block has at most, as in `protocol/weights.py`; each is a part of the names of its weights. */
+/** The maximum number of axes of a block, as in `protocol/weights.py`; each adds a part to the names of its weights. */
 const MOST_AXES = 8;
 
 /**
- * The reason why the weights of a spec are unknown, in words that follow the line's name; null if they can.
+ * The reason why this client can't expand the weights of a spec, in words that follow the line's name; null if it can.
  *
  * @param {any} spec
  * @returns {string | null}
@@ -30,7 +30,7 @@ export function weightsTrouble({ model, weights = [], blocks = [] }) {
 }
 
 /**
- * A spec with the weights of its blocks behind the others, as they lie on the wire.
+ * A spec with the weights of its blocks after the single ones, in the order of the wire.
  *
  * @param {ModelSpec} spec
  * @returns {ModelSpec}

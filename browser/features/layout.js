@@ -1,12 +1,12 @@
 // @ts-check
 /**
- * The features of a spec, and where their weights are among all: first the single ones of all features, then those of places,
- * then a block for each hashed feature and cross, then the hidden layer (`protocol/features.py`).
+ * The features of a spec, and the positions of their weights: first the single weights of all features, then those of
+ * places, then a block for each hashed feature and cross, then the hidden layer (`protocol/features.py`).
  *
  * @typedef {object} Feature
  * @property {string} kind
  * @property {string} name
- * @property {string} [field] The field's name, the feature's if empty.
+ * @property {string} [field] The field's name; the feature's name if empty.
  * @property {"item" | "query"} [on] Whose field it is.
  * @property {boolean} [missing] Whether missing values have a separate weight.
  * @property {number | null} [low]
@@ -19,16 +19,16 @@
  * @property {number} [buckets]
  * @property {readonly number[]} [cutoffs]
  * @property {readonly number[]} [knots]
- * @property {string} [query] Of a feature of both: the query's field.
- * @property {string} [item] And the item's.
- * @property {readonly string[]} [of] Of a cross: the names of its two features.
+ * @property {string} [query] The query's field, of a feature of both item and query.
+ * @property {string} [item] The item's field, of such a feature.
+ * @property {readonly string[]} [of] The names of a cross's two features.
  *
  * @typedef {"softmax" | "hinge" | "pairwise"} Loss
  *
- * @typedef {object} FeaturesSpec What of a model spec is about its features.
+ * @typedef {object} FeaturesSpec The part of a model spec about its features.
  * @property {readonly Feature[]} features
  * @property {Loss} [loss]
- * @property {number} [places] How many places have offsets, the first with 0.
+ * @property {number} [places] The number of places with offsets; the first place's is 0.
  * @property {number} [hidden] The width of the hidden layer.
  * @property {number} [explore] The share of the lists in which two neighbours are swapped.
  * @property {"analytic" | "finite_differences"} [gradient]
@@ -43,16 +43,16 @@
  * @typedef {object} Layout
  * @property {FeaturesSpec} spec
  * @property {ReadonlyMap<string, Feature>} byName
- * @property {readonly Span[]} spans Of the features with weights, in the order of the wire.
+ * @property {readonly Span[]} spans The spans of the features with weights, in the order of the wire.
  * @property {number} places The position of `place 2`.
- * @property {number} offsets The number of weights of places.
- * @property {number} values The number of weights of features.
+ * @property {number} offsets The number of place weights.
+ * @property {number} values The number of feature weights.
  * @property {number} hidden The width of the hidden layer.
  * @property {number} hiddenIn The position of its first weight.
  * @property {number} hiddenBias
  * @property {number} hiddenOut
  * @property {number} m The number of all weights.
- * @property {Map<string, number>} hashes Hashes that have been computed.
+ * @property {Map<string, number>} hashes Hashes computed so far.
  */
 
 const KINDS = ["number", "flag", "category", "hashed", "bucket", "spline", "counts", "equal", "product", "cross"];
@@ -60,7 +60,7 @@ const LOSSES = ["softmax", "hinge", "pairwise"];
 const GRADIENTS = ["analytic", "finite_differences"];
 
 /**
- * Where the weights of a spec are.
+ * The layout of a spec's weights.
  *
  * @param {FeaturesSpec} spec
  * @returns {Layout}
@@ -119,7 +119,7 @@ export function isBlock({ kind }) {
 }
 
 /**
- * Whether a feature is equal for all items, and has no weights of its own.
+ * Whether a feature is the query's alone: equal for all items, and without weights.
  *
  * @param {Feature} feature
  */
@@ -128,9 +128,9 @@ export function isOfQuery({ on }) {
 }
 
 /**
- * Why this client cannot compute a spec's features; null if it can.
+ * The reason why this client can't compute a spec's features; null if it can.
  *
- * @param {any} spec What the JSON says.
+ * @param {any} spec The spec from JSON, unchecked.
  * @returns {string | null}
  */
 export function featuresTrouble(spec) {

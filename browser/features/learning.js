@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * What a list teaches: its loss, and the update, a direction of descent.
+ * The loss and the update of a list. The update is a direction of descent.
  *
  * @import { Layout } from "./layout.js"
  * @import { Row, Values } from "./values.js"
@@ -12,7 +12,7 @@
  * @property {number | null} [seen] The number of items, from the top, that the user has seen; all if it is not given.
  * @property {ReadonlySet<number>} [pinned] The places of items that the product has pinned.
  *
- * @typedef {{ values: Values[], places: number[], chosen: number }} Teaching The items that count.
+ * @typedef {{ values: Values[], places: number[], chosen: number }} Teaching The items that enter the loss.
  */
 
 import { NOTHING_CHOSEN } from "../models/loss.js";
@@ -33,7 +33,7 @@ export function lossOfList(layout, weights, list) {
 }
 
 /**
- * The update of a list, one number a weight.
+ * The update of a list, one number for each weight.
  *
  * @param {Layout} layout
  * @param {ArrayLike<number>} weights
@@ -68,8 +68,8 @@ export function updateOfList(layout, weights, list) {
 }
 
 /**
- * What is learned from a list. It ends with the last item seen or the chosen one. Without offsets of places, pinned items do not
- * count, since the product has put them where they are.
+ * The part of a list that enters the loss: up to the last item seen or the chosen one, whichever is lower in the list.
+ * Without offsets of places, pinned items are left out, because the product chose their places.
  *
  * @param {Layout} layout
  * @param {ShownList} list
@@ -113,7 +113,7 @@ function placedScores(layout, weights, { values, places }) {
 }
 
 /**
- * The position of the weight of a place, from 0; null for the first, and without offsets.
+ * The position of the weight of a place, counted from 0; null for the first place, and without offsets.
  *
  * @param {Layout} layout
  * @param {number} place

@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * What a client does with a list of items by their features: it orders them, and learns from the choice.
+ * Ranks a list of items by their features, and learns from the choice.
  *
  * @import { Layout } from "./layout.js"
  * @import { ShownList } from "./learning.js"
@@ -17,7 +17,7 @@ import { valuesOf } from "./values.js";
 import { weightsTrouble, withAllWeights } from "./blocks.js";
 import { startWeights } from "../study/study.js";
 
-/** The model of a spec that has features. */
+/** The model name of a spec with features. */
 export const FEATURES = "features";
 
 /** @type {ModelKind} */
@@ -33,7 +33,7 @@ export const featuresModel = Object.freeze({
 const layouts = new WeakMap();
 
 /**
- * Where the weights of a spec are; the same value each time, with the hashes that it has kept.
+ * The layout of a spec's weights; cached, with its computed hashes.
  *
  * @param {ModelSpec} spec
  * @returns {Layout}
@@ -54,7 +54,7 @@ export function layoutFor(spec) {
  * @param {Version} held
  * @param {Row} query
  * @param {readonly Row[]} items
- * @param {{ part: PersonalPart, kept: Kept } | null} [own] What stays with the client.
+ * @param {{ part: PersonalPart, kept: Kept } | null} [own] The personal model.
  * @returns {number[]}
  */
 export function itemScores({ arm, spec, personal }, held, query, items, own = null) {
@@ -65,13 +65,12 @@ export function itemScores({ arm, spec, personal }, held, query, items, own = nu
 }
 
 /**
- * What a choice says: the loss of the list by the shared weights, and the direction of descent, null if the client's arm
- * submits none.
+ * The loss of a list by the shared weights, and the direction of descent; null if the client's arm submits none.
  *
  * @param {Role} role
  * @param {Version} held
  * @param {ShownList} list
- * @param {boolean} [sends] Whether the client gives an update this time.
+ * @param {boolean} [sends] Whether the client sends an update this time.
  * @returns {{ loss: number, update: number[] | null }}
  */
 export function learnedOfList({ arm, spec, sign }, held, list, sends = true) {

@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * What a list of scores loses by a choice, and how the loss pulls each score, towards a smaller one. Sums are plain loops in
- * displayed order.
+ * The loss of a list's scores by a choice, and the pull on each score: the loss's negative derivative. Sums are plain
+ * loops in displayed order.
  *
  * @import { FeaturesSpec } from "./layout.js"
  *
@@ -12,7 +12,7 @@ import { exp, log, log1p } from "./numbers.js";
 
 /**
  * @param {FeaturesSpec} spec
- * @param {readonly number[]} scores With the offsets of places.
+ * @param {readonly number[]} scores Scores including the offsets of places.
  * @param {number} chosen
  * @returns {Pulled}
  */

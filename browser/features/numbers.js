@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * exp and log of doubles by + - * / and exponent bits, to the same bit in every language: those of libraries differ in the last
- * one. The polynomials are fdlibm's (Sun Microsystems 1993), within one unit in the last place.
+ * exp and log of doubles by + - * / and exponent bits, with identical bits in every language; libraries' functions
+ * differ in the last bit. The polynomials are fdlibm's (Sun Microsystems 1993), within one unit in the last place.
  */
 
 const LN2_HIGH = 6.93147180369123816490e-1;
@@ -13,7 +13,7 @@ const LEAST_EXPONENT = -700;
 const double = new DataView(new ArrayBuffer(8));
 
 /**
- * e to the power of x, for x of at most 0; 0 below -700.
+ * e to the power of x, for x ≤ 0; 0 below -700.
  *
  * @param {number} x
  */
@@ -36,14 +36,14 @@ export function exp(x) {
 }
 
 /**
- * The natural logarithm of x, for x of at least 1.
+ * The natural logarithm of x, for x ≥ 1.
  *
  * @param {number} x
  */
 export function log(x) {
   double.setFloat64(0, x);
   const top = double.getUint32(0);
-  double.setUint32(0, (top & 0x000fffff) | 0x3fe00000); // from 0.5 to below 1
+  double.setUint32(0, (top & 0x000fffff) | 0x3fe00000); // in [0.5, 1)
   let fraction = double.getFloat64(0);
   let k = (top >>> 20) - 1022;
   if (fraction < ROOT_OF_HALF) {
@@ -66,7 +66,7 @@ export function log(x) {
 }
 
 /**
- * The natural logarithm of 1 + x, for x of at least 0.
+ * The natural logarithm of 1 + x, for x ≥ 0.
  *
  * @param {number} x
  */

@@ -7,7 +7,7 @@
  */
 
 /**
- * The score of an item, from its values: without the offset of a place.
+ * The score of an item from its values, without the offset of its place.
  *
  * @param {Layout} layout
  * @param {ArrayLike<number>} weights
@@ -59,7 +59,7 @@ export function hiddenRow({ places, offsets, hiddenIn, hidden }, at) {
 }
 
 /**
- * The items best first; pinned ones keep the place at which they are given. With equal scores, the first given ranks higher.
+ * The order of items, best first; pinned ones keep their given places. With equal scores, the first given ranks higher.
  *
  * @param {ArrayLike<number>} scores
  * @param {ReadonlySet<number>} [pinned]
@@ -73,10 +73,10 @@ export function orderOf(scores, pinned = new Set()) {
 }
 
 /**
- * A ranked list, with chance `explore` with two neighbours swapped that are not pinned.
+ * A ranked list; with probability `explore`, two unpinned neighbours are swapped.
  *
  * @param {readonly number[]} ranked
- * @param {ReadonlySet<number>} pinned Places that stay.
+ * @param {ReadonlySet<number>} pinned The places of pinned items.
  * @param {number} explore
  * @param {readonly [number, number]} draws Random numbers from [0, 1).
  * @returns {number[]}

@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * The start weights of a spec that has weights one by one, and blocks (`protocol/weights.py`).
+ * The start weights of a spec with single weights and blocks (`protocol/weights.py`).
  *
  * @typedef {{ values: string, seed?: number, scale?: number, numbers?: readonly number[] }} Start
  *
@@ -21,7 +21,7 @@ import { sha256 } from "../study/sha256.js";
 const DRAWS_A_WEIGHT = 6;
 
 /**
- * The weights of version 0 as they are published: whole ones rounded half up.
+ * The weights of version 0 as published: integer ones rounded half up.
  *
  * @param {Weighed} spec
  * @returns {number[]}

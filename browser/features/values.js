@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * The values of items, each rounded to single precision, by the positions of their weights. A field that is absent, null, not
- * finite or of another type is missing: it adds nothing, or has a weight of its own.
+ * The values of items, rounded to single precision, by the positions of their weights. A field that is absent, null,
+ * not finite or of another type counts as missing: it adds nothing, or has a separate weight.
  *
  * @import { Feature, Layout } from "./layout.js"
  *
@@ -19,12 +19,12 @@ const MOST_HASHES = 10_000;
 const SURROGATES = /\p{Surrogate}/u;
 
 /**
- * The values of a list's items that are not 0.
+ * The nonzero values of a list's items.
  *
  * @param {Layout} layout
  * @param {Row} query
  * @param {readonly Row[]} items
- * @returns {Values[]} Of each item.
+ * @returns {Values[]} The values of each item.
  */
 export function valuesOf(layout, query, items) {
   const ofQuery = new Map();
@@ -50,13 +50,13 @@ export function valuesOf(layout, query, items) {
 }
 
 /**
- * The values of a feature by their positions among its own.
+ * The values of a feature, by their positions within the feature.
  *
  * @param {Layout} layout
  * @param {Feature} feature
  * @param {Row} query
  * @param {Row} item
- * @param {ReadonlyMap<string, Values>} known Those of the query's features.
+ * @param {ReadonlyMap<string, Values>} known The values of the query's features.
  * @returns {Values}
  */
 function ofFeature(layout, feature, query, item, known) {
@@ -83,7 +83,7 @@ function ofFeature(layout, feature, query, item, known) {
  * @param {string} field
  */
 export function fieldOf(row, field) {
-  return row != null && Object.hasOwn(row, field) ? row[field] : undefined; // a page may give an item that is null
+  return row != null && Object.hasOwn(row, field) ? row[field] : undefined; // a page may pass null as an item
 }
 
 /**
@@ -122,7 +122,7 @@ function crossed(rows, others, columns) {
  * @param {Feature} feature
  * @param {unknown} q
  * @param {unknown} x
- * @returns {Values | null} Null if one is missing.
+ * @returns {Values | null} Null if either value is missing.
  */
 function ofBoth(feature, q, x) {
   if (feature.kind === "product") {
@@ -139,7 +139,7 @@ function ofBoth(feature, q, x) {
  * @param {Layout} layout
  * @param {Feature} feature
  * @param {unknown} x
- * @returns {Values | null} Null if it is missing.
+ * @returns {Values | null} Null if the value is missing.
  */
 function ofField(layout, feature, x) {
   const { kind, name, values = [], cutoffs = [], knots = [] } = feature;
@@ -256,7 +256,7 @@ function isNumber(x) {
 }
 
 /**
- * A text that UTF-8 can write.
+ * Whether a value is a text that UTF-8 can encode.
  *
  * @param {unknown} x
  * @returns {x is string}

@@ -1,5 +1,5 @@
 // @ts-check
-/** The daily decay of stored scores, which some arms keep. */
+/** The daily decay of stored scores, which some arms use. */
 
 /** @import { PageTable } from "./pages.js" */
 
@@ -17,8 +17,8 @@ export function decayed(score) {
 }
 
 /**
- * Scores that decayed on every whole day since the page's newest visit, which had computed them anew. A page without
- * visits has no such day and keeps its score.
+ * Scores after decaying once for each whole day since the page's newest visit, at which the score was computed. A page
+ * without visits keeps its score.
  *
  * @param {Float64Array} scores
  * @param {PageTable} pages
@@ -39,7 +39,7 @@ function afterDays(score, days) {
   for (let day = 0; day < days; day += 1) {
     const after = decayed(before);
     if (after === before) {
-      break; // what has stopped decaying does not begin again
+      break; // a score that has stopped decaying stays the same
     }
     before = after;
   }

@@ -2,9 +2,8 @@
 /**
  * The ranking model of the first study: the full frecency of Firefox in 2018, with its 22 weights.
  *
- * The points of a visit depend on its kind and on the bucket that its age falls into, so they are worked out once for
- * each of both and then looked up. Points are summed in single precision, from the newest visit on, and scaled in it, as
- * the browser did.
+ * The points of a visit depend only on its kind and the bucket of its age, so a table is computed once. Points are
+ * summed, newest visit first, and scaled in single precision, as the browser did.
  */
 
 import { MAX_SAMPLED, ORIGIN_NOT_KNOWN, Onward, VisitType } from "./pages.js";
@@ -37,7 +36,7 @@ export const FRECENCY_NAMES = Object.freeze([
   "reloadVisitBonus",
 ]);
 
-/** The weights that the study of 2018 started from, which always ranked its control arm. */
+/** The start weights of the study of 2018, by which its control arm was always ranked. */
 export const FRECENCY_START = Object.freeze([
   4, 14, 31, 90, 100, 70, 50, 30, 10, 0, 0, 100, 2000, 75, 0, 0, 0, 25, 0, 140, 200, 0,
 ]);
@@ -48,7 +47,7 @@ const BOOKMARK = FRECENCY_NAMES.indexOf("bookmarkVisitBonus");
 const UNVISITED_BOOKMARK = FRECENCY_NAMES.indexOf("unvisitedBookmarkBonus");
 const UNVISITED_TYPED = FRECENCY_NAMES.indexOf("unvisitedTypedBonus");
 
-/** The weight that is the bonus of each type of visit, by the type's number; the last is that of redirect sources. */
+/** The weight with the bonus of each type of visit, by the type's number; the last is for redirect sources. */
 const BONUS_WEIGHT = [
   "defaultVisitBonus",
   "linkVisitBonus",
@@ -74,7 +73,7 @@ export const frecency2018 = Object.freeze({
   weightNames: FRECENCY_NAMES,
 
   /**
-   * The score of every page: whole numbers of points; -1 for visits without points, 0 for a page to be hidden.
+   * The score of every page, in whole points; -1 for visits without points, 0 for a page to be hidden.
    *
    * @param {ArrayLike<number>} weights The 22 weights.
    * @param {PageTable} pages
@@ -156,7 +155,7 @@ function pointTable(weights) {
 }
 
 /**
- * The bonus of a kind of visit, in percent: that of its type, and a bookmark's added for any type.
+ * The bonus of a kind of visit, in percent: the type's, plus the bookmark's for a bookmarked page.
  *
  * @param {ArrayLike<number>} weights
  * @param {number} kind
@@ -220,7 +219,7 @@ function bonusNumber(pages, cell) {
 }
 
 /**
- * A redirect's target takes the type of its origin, one hop only, where it is known.
+ * The type that counts for a visit: a redirect's target takes its origin's type if known, for one hop only.
  *
  * @param {number} type
  * @param {number} origin

@@ -2,8 +2,8 @@
 /**
  * The linear ranking model of the thesis' simulation: three kinds of visit by five recencies, one weight each.
  *
- * A score is visit count / sampled visits × the sum of the weights of the sampled visits. Every other kind of visit is
- * worth nothing, but counts as looked at.
+ * A score is visit count / sampled visits × the sum of the weights of the sampled visits. Other kinds of visits add
+ * nothing to the sum, but count as sampled.
  */
 
 import { MAX_SAMPLED, VisitType } from "./pages.js";

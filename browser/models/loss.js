@@ -1,9 +1,9 @@
 // @ts-check
 /**
- * The SVM loss for ranking, and what else follows from scores and a choice.
+ * The SVM loss for ranking, and the order of a list by its scores.
  *
- * A candidate violates the margin if f(x_j) + Δ - f(x_i) is *greater* than zero; at exactly zero it costs nothing. Sums
- * run in displayed order, in a plain loop: another order would give other last bits.
+ * A candidate violates the margin if f(x_j) + Δ - f(x_i) is *greater* than zero; at exactly zero it adds nothing. Sums
+ * run in displayed order, in a plain loop, because another order would change the last bits.
  */
 
 /** The choice of an interaction in which nothing was selected. */
@@ -32,7 +32,7 @@ export function rankingLoss(scores, chosen, margin) {
 }
 
 /**
- * The rows of a list by their scores, the highest first; of equal scores, in the order given.
+ * The rows of a list by their scores, the highest first; equal scores in the order given.
  *
  * @param {ArrayLike<number>} scores
  * @returns {number[]}

@@ -1,19 +1,19 @@
 // @ts-check
 /**
- * Pages of a history with their visits, and the same as columns of numbers: what every score is computed from.
+ * Pages of a history with their visits, and the same data as columns of numbers, from which scores are computed.
  *
  * Times are milliseconds since 1970, as `Date.now()` and the history interfaces of browsers give them.
  *
  * @typedef {object} Visit
- * @property {number} time When, milliseconds since 1970.
+ * @property {number} time The time of the visit, milliseconds since 1970.
  * @property {number} type One of {@link VisitType}; any other number is an unknown type.
- * @property {number | null} [originType] The type of the visit that this one came from, null if that is not known. Of
- *   meaning only for the target of a redirect.
+ * @property {number | null} [originType] The type of the visit that this one came from; null if unknown. Used only
+ *   for the target of a redirect.
  * @property {number} [onward] Whether this visit itself redirected to another page, one of {@link Onward}.
  *
  * @typedef {object} Page
- * @property {readonly Visit[]} [visits] All, or at least the ten newest visits of any type, in any order.
- * @property {number} [visitCount] How often it was visited; leaves out embeds, downloads, framed links and reloads.
+ * @property {readonly Visit[]} [visits] All visits, or at least the ten newest of any type, in any order.
+ * @property {number} [visitCount] The number of visits, without embeds, downloads, framed links and reloads.
  * @property {boolean} [typed] Whether its address was ever typed.
  * @property {boolean} [bookmarked] Whether it has a bookmark.
  * @property {boolean} [isQuery] Whether its address starts with `place:`.
@@ -24,7 +24,7 @@ export const MAX_SAMPLED = 10;
 
 const MILLISECONDS_PER_DAY = 86_400_000;
 
-/** How a visit came about, numbered as Firefox numbers it. The types 5 and 6 are the *targets* of redirects. */
+/** The type of a visit, with Firefox's numbers. The types 5 and 6 are the *targets* of redirects. */
 export const VisitType = Object.freeze({
   UNKNOWN: 0,
   LINK: 1,
@@ -41,11 +41,11 @@ export const VisitType = Object.freeze({
 /** Whether a visit was redirected onward, and how. */
 export const Onward = Object.freeze({ NO: 0, PERMANENTLY: 1, TEMPORARILY: 2 });
 
-/** In place of an origin's type: it is not known. */
+/** The value of an origin's type if it is unknown. */
 export const ORIGIN_NOT_KNOWN = -1;
 
 /**
- * The sample that a score uses: the ten newest visits, newest first; of one time, in the order given.
+ * The sample that a score uses: the ten newest visits, newest first; visits of the same time in the order given.
  *
  * @param {readonly Visit[]} visits
  * @returns {readonly Visit[]}
@@ -65,7 +65,7 @@ function sorted(visits) {
 }
 
 /**
- * The whole days elapsed since a moment: floor, so that 4 days means under 5 × 86,400 seconds.
+ * The whole days elapsed since a moment, rounded down: 4 days means less than 5 × 86,400 seconds.
  *
  * @param {number} time
  * @param {number} now
@@ -75,8 +75,8 @@ export function ageInDays(time, now) {
 }
 
 /**
- * P pages as columns. Page p has its sampled visits, newest first, at p × 10 and after; what lies beyond them is never
- * looked at.
+ * P pages as columns. The sampled visits of page p are at p × 10 and after, newest first; cells beyond them are never
+ * read.
  */
 export class PageTable {
   /** @param {number} length P, the number of pages. */
@@ -86,11 +86,11 @@ export class PageTable {
     this.age = new Float64Array(length * MAX_SAMPLED);
     /** Each visit's own type, 0 for an unknown one. */
     this.type = new Uint8Array(length * MAX_SAMPLED);
-    /** The type of the visit that each came from, 0 for an unknown type, -1 where the origin is not known. */
+    /** The type of the visit that each came from, 0 for an unknown type, -1 for an unknown origin. */
     this.originType = new Int8Array(length * MAX_SAMPLED);
     /** Whether each visit redirected onward. */
     this.onward = new Uint8Array(length * MAX_SAMPLED);
-    /** How many visits of each page are given, 0 to 10. */
+    /** The number of sampled visits of each page, 0 to 10. */
     this.sampled = new Uint8Array(length);
     this.visitCount = new Float64Array(length);
     this.typed = new Uint8Array(length);
@@ -135,7 +135,7 @@ export class PageTable {
 }
 
 /**
- * The number of a visit type, 0 for every number that is none.
+ * The number of a visit type; 0 for unknown numbers.
  *
  * @param {number} number
  */

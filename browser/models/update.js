@@ -1,5 +1,5 @@
 // @ts-check
-/** How a client's weights should change: a direction of **descent**, which a ping carries and the server adds. */
+/** A client's update: a direction of **descent**, which a ping carries and the server adds to the weights. */
 
 /**
  * (loss(w - ε) - loss(w + ε)) / 2ε for each weight, the others unchanged: central finite differences of a black box.

@@ -1,17 +1,18 @@
 // @ts-check
 /**
- * The laboratory's models of examples: linear and logistic regression, and networks with hidden layers. In plain loops, which
- * agree with NumPy's products within 1e-12 (`client_sim/learning/models/`).
+ * The laboratory's models of examples: linear and logistic regression, and networks with hidden layers. Computed in
+ * plain loops, which agree with NumPy's products within 1e-12 (`client_sim/learning/models/`).
  *
  * @import { ModelKind } from "../study/parts.js"
  * @import { ModelSpec } from "../study/study.js"
  *
- * @typedef {{ inputs: number, outputs: number, first: number, bias: boolean }} Layer W row by row from `first`, then b.
+ * @typedef {{ inputs: number, outputs: number, first: number, bias: boolean }} Layer A layer's weights: W row by row
+ *   from position `first`, then b.
  *
- * @typedef {object} Form What a spec says.
+ * @typedef {object} Form A model's form, as given by its spec.
  * @property {readonly Layer[]} layers
  * @property {number} features
- * @property {number} classes 0 of a model that predicts a number.
+ * @property {number} classes 0 for a model that predicts a number.
  * @property {number} l2
  * @property {number} m The number of weights.
  *
@@ -35,7 +36,7 @@ export const PREDICTING_MODELS = new Map(
 );
 
 /**
- * What a spec says.
+ * The form of a spec's model.
  *
  * @param {ModelSpec} spec
  * @returns {Form}
@@ -67,7 +68,7 @@ function formTrouble(spec) {
 }
 
 /**
- * What is predicted of an example: a number, or the probability of each class.
+ * The prediction for an example: a number, or the probability of each class.
  *
  * @param {Form} form
  * @param {ArrayLike<number>} weights
@@ -131,7 +132,7 @@ function forward({ layers }, weights, x) {
 }
 
 /**
- * Add an example's gradient, given that of its loss by the scores.
+ * Add an example's gradient, given the gradient of its loss with respect to the scores.
  *
  * @param {Form} form
  * @param {ArrayLike<number>} weights
@@ -181,7 +182,7 @@ function lossOf({ classes }, scores, y) {
 }
 
 /**
- * The L2 penalty, which leaves out b; its gradient is added.
+ * The L2 penalty on W, not on b; adds its gradient.
  *
  * @param {Form} form
  * @param {ArrayLike<number>} weights

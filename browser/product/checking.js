@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * Problems in the fields of an item or a query. A developer hears of each once, because learning continues without the
- * field.
+ * Problems in the fields of an item or a query. Each is reported once to the developer, and learning continues without
+ * the field.
  *
  * @import { Feature } from "../features/layout.js"
  * @import { Row } from "../features/values.js"
@@ -11,16 +11,17 @@
 
 import { fieldOf } from "../features/values.js";
 
-/** The types of fields by kinds of features; all others are numbers. */
+/** The field types of kinds of features; all other kinds take numbers. */
 const TYPES = { flag: "boolean", category: "string", hashed: "string", counts: "object" };
 
 /**
- * What is odd about a feature's field in a row; null if nothing is.
+ * The problem with a feature's field; null if the field is fine.
  *
- * @param {Feature} feature Not a cross.
+ * @param {Feature} feature A feature other than a cross.
  * @param {Row} query
  * @param {Row} item
- * @returns {{ code: Oddity, field: string, is: string } | null} `is` says how, without the value, which is a user's.
+ * @returns {{ code: Oddity, field: string, is: string } | null} `is` describes the problem without the value, which is
+ *   the user's.
  */
 export function oddityOf(feature, query, item) {
   if (feature.kind === "equal" || feature.kind === "product") {

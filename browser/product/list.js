@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * A list as it was shown: the version that ranked it, its choice, and the outcomes.
+ * A shown list: the version that ranked it, its choice, and the outcomes.
  *
  * @import { Composed } from "../delivery/participant.js"
  * @import { Role } from "../study/parts.js"
@@ -13,7 +13,7 @@
  * @property {() => number} now
  * @property {string} study
  * @property {(a: any, b: any) => boolean} same Whether two values are the same item.
- * @property {(id: string) => string | null} mark A mark of a list's client.
+ * @property {(id: string) => string | null} mark Returns a mark that identifies a list's client, without its id.
  *
  * @typedef {object} Choice
  * @property {number} place From 0; -1 for none.
@@ -22,11 +22,11 @@
  *
  * @typedef {object} ListState
  * @property {string} id The document id of its ping.
- * @property {string} secret From which the ids of later outcomes follow; never sent.
- * @property {string | null} mark Whose list it is; null if that was not known yet.
+ * @property {string} secret The secret from which the ids of later outcomes are derived; never sent.
+ * @property {string | null} mark The mark of the list's client; null if it was not known yet.
  * @property {string | null} arm
- * @property {Version} held Its weights are empty if they are not known any more.
- * @property {Role | null} role Null if it is to be found again.
+ * @property {Version} held The version; its weights are empty if they are no longer known.
+ * @property {Role | null} role Null if it must be looked up again.
  * @property {readonly any[]} items In displayed order.
  * @property {any} query
  * @property {ReadonlySet<number>} pinned
@@ -59,12 +59,12 @@ export class RankedList {
     this.#state = state;
   }
 
-  /** The items in the order to show them in. @returns {readonly Item[]} */
+  /** The items in display order. @returns {readonly Item[]} */
   get items() {
     return this.#state.items;
   }
 
-  /** The model version that ranked it; -1 for the product's own order, before there was any. */
+  /** The model version that ranked it; -1 for the product's own order, before any version. */
   get version() {
     return this.#state.held.version;
   }
@@ -75,7 +75,8 @@ export class RankedList {
   }
 
   /**
-   * Report the number of items, from the top, that the user has seen by now. The client learns nothing from items never on the screen.
+   * Report the number of items, from the top, that the user has seen so far. The client learns nothing from items that
+   * were never on the screen.
    *
    * @param {number} count
    */
@@ -85,11 +86,11 @@ export class RankedList {
   }
 
   /**
-   * Report the choice of an item; null for a list that the user left without one. Whether it is reported: the first choice of a
-   * list counts.
+   * Report the choice of an item; null for a list that the user left without a choice. Returns whether it is reported:
+   * only the first choice of a list counts.
    *
    * @param {Item | null} item
-   * @param {Partial<Outcomes>} [outcomes] Those that the study declares at the choice.
+   * @param {Partial<Outcomes>} [outcomes] The outcomes that the study declares at the choice.
    */
   choose(item, outcomes = {}) {
     const { items, choice } = this.#state;
@@ -111,9 +112,10 @@ export class RankedList {
   }
 
   /**
-   * Report what followed the choice, also on a later page. Whether all of it is sent; a repetition is the same document.
+   * Report later outcomes of the choice, also from a later page. Returns whether all are sent; a repetition has the
+   * same document id.
    *
-   * @param {Partial<Outcomes>} outcomes Those that the study declares with `within`.
+   * @param {Partial<Outcomes>} outcomes The outcomes that the study declares with `within`.
    */
   outcome(outcomes) {
     if (this.#state.choice === null) {
@@ -123,7 +125,10 @@ export class RankedList {
     return this.#lists.outcome(this.#state, outcomes ?? {});
   }
 
-  /** The JSON with which another page continues: `shop.resume(JSON.stringify(list))`. The items are in it until one is chosen. */
+  /**
+   * The JSON with which another page continues: `shop.resume(JSON.stringify(list))`. It contains the items until one is
+   * chosen.
+   */
   toJSON() {
     const { items, query, pinned, role, held, mark, ...small } = this.#state;
     const weights = held.weights.length <= MOST_WEIGHTS ? held.weights : [];
@@ -140,9 +145,9 @@ export class RankedList {
 }
 
 /**
- * The state of a list from its JSON; null if it is none of this study.
+ * The state of a list from its JSON; null if it is not a list of this study.
  *
- * @param {any} given A text, or what it says.
+ * @param {any} given The JSON text, or its parsed value.
  * @param {string} study
  * @returns {ListState | null}
  */

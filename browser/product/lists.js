@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * What a client of lists can do: models of features, without the parts that a page adds.
+ * The parts of a client of lists: models of features, without the parts that a page adds.
  *
  * @import { Parts } from "../study/parts.js"
  */

@@ -9,14 +9,14 @@
  * @import { ClientEnd } from "../study/links.js"
  * @import { Parts, PersonalPart, PrivatePart } from "../study/parts.js"
  *
- * @typedef {"unreachable" | "study_unfit" | "study_ended" | "model_unfit" | "nothing_sent" | "storage" | "forgotten" | "ping_refused"
- *   | "ping_dropped" | "feature_missing" | "feature_type" | "feature_bounds" | "category_unlisted" | "not_in_list" | "chosen_already"
- *   | "not_chosen" | "list_unfit" | "list_long" | "outcome_undeclared" | "outcome_type" | "outcome_unlisted" | "outcome_late"
- *   | "example_unfit" | "not_finite"} TroubleCode
+ * @typedef {"unreachable" | "study_unfit" | "study_ended" | "model_unfit" | "nothing_sent" | "storage" | "forgotten" |
+ *   "ping_refused" | "ping_dropped" | "feature_missing" | "feature_type" | "feature_bounds" | "category_unlisted" |
+ *   "not_in_list" | "chosen_already" | "not_chosen" | "list_unfit" | "list_long" | "outcome_undeclared" |
+ *   "outcome_type" | "outcome_unlisted" | "outcome_late" | "example_unfit" | "not_finite"} TroubleCode
  *
  * @typedef {object} Trouble A problem, for the product's developers. It contains nothing about the user.
  * @property {TroubleCode} code
- * @property {string} sentence What, where, and what to do.
+ * @property {string} sentence A sentence that says what is wrong, where, and what to do.
  *
  * @typedef {object} MoreParts Parts that the entry point omits, to keep pages small: `fedping/links`, `fedping/personal`, `fedping/private`.
  * @property {ReadonlyMap<string, ClientEnd>} [links]
@@ -26,16 +26,17 @@
  * @typedef {object} ProductSettings
  * @property {string} ingest The address of ingest, such as `https://telemetry.example.org`.
  * @property {string} study The study's name.
- * @property {() => boolean} [consent] Whether the user agrees to take part; asked at each call. Until then nothing is fetched, kept
- *   or sent. Always, if not given.
+ * @property {() => boolean} [consent] Whether the user agrees to take part; called before each action. Until it
+ *   returns true, nothing is fetched, stored or sent. Default: always true.
  * @property {(trouble: Trouble) => void} [onTrouble] Called with each trouble.
  * @property {MoreParts} [parts]
- * @property {ClientStorage} [storage] `localStorage` if not given; in a service worker, IndexedDB.
+ * @property {ClientStorage} [storage] Default: `localStorage`; in a service worker, IndexedDB.
  * @property {() => boolean} [isPrivate] Whether this is a private window. Then nothing is fetched, kept or sent.
  * @property {() => string | null} [ticket] The product's ticket for the client's id, in studies that ask for it.
- * @property {boolean} [patient] Send only when the page is idle and its connection not metered, as far as the browser says.
+ * @property {boolean} [patient] Send only when the page is idle and the connection is unmetered, as far as the browser
+ *   says.
  * @property {number} [everyMinutes] The average minutes between requests for a new model.
- * @property {number} [longestDays] The age at which a ping that no server accepted is deleted.
+ * @property {number} [longestDays] The age in days at which a ping that no server has accepted is deleted.
  * @property {number} [mostContributions] The maximum number of versions of a private line that this client contributes to.
  * @property {Environment} [environment] The browser's functions; tests pass their own.
  */
@@ -137,7 +138,10 @@ export class Product {
     return this.participant.waiting;
   }
 
-  /** A private study's promises to its clients, a sentence each; empty for one that is not private, or not known yet. */
+  /**
+   * A private study's guarantee to its clients, a sentence each; empty for a study that is not private, or not known
+   * yet.
+   */
   get guarantee() {
     const { privacy } = this.participant.membership.role;
     return (privacy && this.participant.parts.privacy?.inWords(privacy)) ?? [];
@@ -222,7 +226,7 @@ export class Product {
         this.participant.leave();
       }
     };
-    /** @type {any} */ (channel).unref?.(); // node would wait for it
+    /** @type {any} */ (channel).unref?.(); // otherwise Node would wait for it
     this.#tabs.channel = channel;
   }
 
@@ -266,7 +270,7 @@ export class Product {
     return this.participant.send({ documentId, ping: whole }, { type });
   }
 
-  /** Whether the user has left the study, here or in another tab; reports it. */
+  /** Whether the user has left the study, here or in another tab; if so, reports a trouble. */
   hasLeft() {
     const left = this.participant.isForgotten() === true;
     if (left) {
@@ -285,7 +289,7 @@ export class Product {
   }
 
   /**
-   * Report a trouble once, if each list would have it again.
+   * Report a trouble only once, for troubles that each list would repeat.
    *
    * @param {string} what
    * @param {TroubleCode} code
@@ -314,7 +318,7 @@ export class Product {
 const MOST_PENDING = 100;
 
 /**
- * The storage to use, and the reason if it will not last.
+ * The storage to use, and the reason if it won't outlive the page.
  *
  * @param {ClientStorage} [given]
  * @returns {{ storage: ClientStorage, failed: string | null }}
@@ -328,7 +332,7 @@ function kept(given) {
       return { storage: webStorage(globalThis.localStorage), failed: null };
     }
   } catch {
-    // a page that may not keep anything
+    // the page may not store anything
   }
   if (globalThis.document === undefined && globalThis.indexedDB !== undefined) {
     return { storage: indexedStorage("fedping"), failed: null };

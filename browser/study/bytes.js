@@ -1,5 +1,5 @@
 // @ts-check
-/** Bytes put together, and as hexadecimal digits. */
+/** Functions that join bytes, and convert them to and from hexadecimal digits. */
 
 /** @param {...Uint8Array} parts */
 export function joined(...parts) {
@@ -28,7 +28,7 @@ export function toHex(bytes) {
 }
 
 /**
- * Whether something is so many bytes in hexadecimal digits, in small letters.
+ * Whether a value is a number of bytes in hexadecimal digits, in lower case.
  *
  * @param {unknown} value
  * @param {number} bytes

@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * Hash enrolment: which arm a client belongs to, decided by the client alone and the same on every visit.
+ * Hash enrolment: the client alone computes its arm, the same on every visit.
  *
  * @import { Arm, PublicStudy } from "./study.js"
  */
@@ -8,23 +8,23 @@
 import { sha256 } from "./sha256.js";
 
 /**
- * Where a client falls in [0, 1): the first 48 bits of SHA-256(study, newline, client id) as a fraction.
+ * A client's position in [0, 1): the first 48 bits of SHA-256(study, newline, client id) as a fraction.
  *
  * @param {string} study The study's name.
- * @param {string} clientId A UUID in small letters.
+ * @param {string} clientId A UUID in lower case.
  */
 export function position(study, clientId) {
   return fraction(`${study}\n${clientId}`);
 }
 
 /**
- * Whether a client is among those who get a staged version of a line, as a rule that share of them; by the first 48 bits of
- * SHA-256(study, newline, line, newline, number, newline, client id). So each version goes to others first.
+ * Whether a client gets a staged version of a line, by the first 48 bits of SHA-256(study, newline, line, newline,
+ * number, newline, client id). About the staged share of clients does, and for each version others.
  *
  * @param {string} study The study's name.
  * @param {string} line
  * @param {import("./study.js").Staged} staged
- * @param {string} clientId A UUID in small letters.
+ * @param {string} clientId A UUID in lower case.
  */
 export function stagedFor(study, line, { iteration, share }, clientId) {
   return fraction(`${study}\n${line}\n${iteration}\n${clientId}`) < share;
@@ -37,8 +37,8 @@ function fraction(text) {
 }
 
 /**
- * The arm of a client, or null if it falls into no part of any arm and is not enrolled. The arms lie side by side, unless
- * the study says by pieces where each of them lies.
+ * The arm of a client; null if its position is in no arm, so that it is not enrolled. The arms are adjacent, unless the
+ * study lists pieces.
  *
  * @param {PublicStudy} study
  * @param {string} clientId

@@ -1,5 +1,5 @@
 // @ts-check
-/** HMAC-SHA256 (RFC 2104), at once, for keys of at most 64 bytes. */
+/** HMAC-SHA256 (RFC 2104), synchronous, for keys of at most 64 bytes. */
 
 import { joined } from "./bytes.js";
 import { sha256Bytes } from "./sha256.js";

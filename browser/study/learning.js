@@ -1,6 +1,7 @@
 // @ts-check
 /**
- * A client's use of its arm's model: it ranks pages, and learns from choices. Numbers in, numbers out.
+ * Ranks pages by the model of a client's arm, and learns from choices. Functions of numbers alone, without storage or
+ * requests.
  *
  * @import { Page } from "../models/pages.js"
  * @import { RankingModel } from "../models/ranking_model.js"
@@ -9,12 +10,12 @@
  *
  * @typedef {import("./parts.js").Role} Role
  *
- * @typedef {object} Shown A list as it was shown.
+ * @typedef {object} Shown A shown list.
  * @property {readonly Page[]} pages In displayed order, the top first.
- * @property {readonly number[]} scores By which they were ranked, in the same order.
- * @property {number} now The moment for which the scores hold, milliseconds since 1970.
- * @property {Role} role Of the client at that moment.
- * @property {Version} held The model version that it held.
+ * @property {readonly number[]} scores The scores that ranked the pages, in the same order.
+ * @property {number} now The time of the scores, milliseconds since 1970.
+ * @property {Role} role The client's role at that time.
+ * @property {Version} held The model version that the client held.
  */
 
 import { storedScores } from "../models/decay.js";
@@ -27,7 +28,7 @@ import { personalWeights } from "./personal/personal.js";
 import { roleOf, startWeights } from "./study.js";
 
 /**
- * The role of a client in an arm of a study; of no study, if there is none yet.
+ * The role of a client in an arm of a study; without a study, the product's role.
  *
  * @param {PublicStudy | null} study
  * @param {Arm | null} arm
@@ -44,7 +45,7 @@ export function roleIn(study, arm) {
  * @param {Version} held
  * @param {readonly Page[]} pages
  * @param {number} now
- * @param {Kept | null} [own] What stays with the client; without it, the scores are those of the shared model.
+ * @param {Kept | null} [own] The personal model; without it, the scores are the shared model's.
  * @returns {Float64Array}
  */
 export function scoresFor({ arm, spec, personal }, held, pages, now, own = null) {
@@ -55,14 +56,14 @@ export function scoresFor({ arm, spec, personal }, held, pages, now, own = null)
 }
 
 /**
- * The pages ranked: the highest score at the top; of equal scores, in the order given.
+ * The pages ranked: the highest score first, equal scores in the order given.
  *
  * @param {Role} role
  * @param {Version} held
  * @param {readonly Page[]} pages
  * @param {number} now
- * @param {number} [most] How many are shown.
- * @param {Kept | null} [own] What stays with the client.
+ * @param {number} [most] The maximum number of pages shown.
+ * @param {Kept | null} [own] The personal model.
  * @returns {Shown}
  */
 export function ranked(role, held, pages, now, most = pages.length, own = null) {
@@ -72,15 +73,15 @@ export function ranked(role, held, pages, now, most = pages.length, own = null) 
 }
 
 /**
- * The information in a choice: the scores of the list and its loss, and the direction of descent at the model that the client
- * held, null if its arm submits none. `sentUpdate` encodes it for sending.
+ * The data learned from a choice: the scores of the list, its loss, and the direction of descent at the weights that
+ * the client held; null if its arm submits none. `sentUpdate` encodes the update for sending.
  *
- * The scores are those that ranked. Of a list that a client's own model has ranked, scores, loss and update are those of the
- * shared model, for the list {@link inSharedOrder}: nothing computed from the client's own model is sent.
+ * The scores are those that ranked the list. If a personal model ranked it, scores, loss and update are the shared
+ * model's, for the list {@link inSharedOrder}: private weights must not influence what is sent.
  *
  * @param {Shown} shown
- * @param {number} chosen The place of the chosen page, -1 for none.
- * @param {boolean} [sends] Whether the client gives an update this time.
+ * @param {number} chosen The place of the chosen page; -1 for none.
+ * @param {boolean} [sends] Whether the client sends an update this time.
  * @returns {{ scores: readonly number[], loss: number, update: number[] | null }}
  */
 export function learned(shown, chosen, sends = true) {
@@ -105,12 +106,13 @@ export function sharedScores({ pages, scores, now, role, held }) {
 }
 
 /**
- * A list as it is reported. A list ranked by a client's own model is put in the order of the shared model, the highest score at
- * the top, because the displayed order would reveal how the own model permutes it. Other lists stay unchanged.
+ * A list as it is reported. A list that a personal model ranked is put in the order of the shared model, because the
+ * displayed order would reveal the personal one. Other lists stay unchanged.
  *
  * @param {Shown} shown
- * @param {number} chosen The place of the chosen page in the displayed order, -1 for none.
- * @returns {{ pages: readonly Page[], scores: readonly number[], place: number }} Of the chosen page, its place in this order.
+ * @param {number} chosen The place of the chosen page in the displayed order; -1 for none.
+ * @returns {{ pages: readonly Page[], scores: readonly number[], place: number }} `place` is the chosen page's place in
+ *   this order.
  */
 function inSharedOrder(shown, chosen) {
   const { pages, role } = shown;
@@ -127,7 +129,7 @@ function inSharedOrder(shown, chosen) {
  * reported.
  *
  * @param {Shown} shown
- * @param {number} chosen The place of the chosen page, -1 for none: then it is all zeros.
+ * @param {number} chosen The place of the chosen page; -1 for none, which gives all zeros.
  * @returns {Descent}
  */
 export function descentOf(shown, chosen) {
@@ -145,7 +147,7 @@ export function descentOf(shown, chosen) {
 
 /** @param {number} number */
 function signOf(number) {
-  return Math.sign(number) + 0; // a zero has no sign
+  return Math.sign(number) + 0; // turns -0 into 0
 }
 
 /**
@@ -153,5 +155,5 @@ function signOf(number) {
  * @returns {RankingModel}
  */
 function modelOf(spec) {
-  return /** @type {RankingModel} */ (MODELS.get(spec.model)); // which was checked when the study was read
+  return /** @type {RankingModel} */ (MODELS.get(spec.model)); // checked when the study was read
 }

@@ -1,32 +1,36 @@
 // @ts-check
 /**
- * Upload links: what a client does to an update before it sends it, link by link, as its line asks for in `upload`.
+ * Upload links: the steps that a client applies to an update before sending it, in the order of its line's `upload`.
  *
- * A link makes another update of an update, or encodes it: makes bytes of it. At most one encodes, and it is the last; a
- * mask may stand before it, and is a part of the encoding then. Its tag goes with the bytes. Without one, the update is sent
- * as an array of numbers. What the server does with it is the server's: a file of `protocol/encodings/` has both ends of each.
+ * A link either transforms an update into another update, or encodes it as bytes. Only the last link may encode; a mask
+ * directly before it becomes part of the encoding. The encoding's tag is sent with the bytes. Without an encoding link,
+ * the update is sent as an array of numbers. The files of `protocol/encodings/` have both the client's and the server's
+ * end of each link.
  *
  * @import { Randomness } from "./encodings/randomness.js"
  *
- * @typedef {object} UploadLink A link as the study has it: its name and its settings.
+ * @typedef {object} UploadLink A link in a study: its name and settings.
  * @property {string} link The name; "own" for an extension, whose name is in `name`.
  * @property {string} [name]
- * @property {Record<string, any>} [settings] Of an extension, all of them.
+ * @property {Record<string, any>} [settings] All settings of an extension.
  *
- * @typedef {object} ClientEnd What a link does here, with either of two functions.
- * @property {(settings: any, update: readonly number[]) => number[]} [transform] Makes another update of as many numbers.
- * @property {(settings: any, update: readonly number[], randomness: Randomness) => Uint8Array} [encode] Makes its payload.
+ * @typedef {object} ClientEnd The client's end of a link: either `transform` or `encode`.
+ * @property {(settings: any, update: readonly number[]) => number[]} [transform] Returns another update of the same
+ *   length.
+ * @property {(settings: any, update: readonly number[], randomness: Randomness) => Uint8Array} [encode] Returns the
+ *   payload.
  * @property {(settings: any) => string} [tag] The encoding's tag, if it is not the link's name.
- * @property {(settings: any) => string | null} [trouble] Why this client cannot do it with these settings, in words that
- *   follow the link's name; null if it can.
- * @property {(last: any) => ClientEnd | null} [before] Together with the link after it; null if it is no part of that one.
+ * @property {(settings: any) => string | null} [trouble] Returns the reason why this client can't apply the link with
+ *   these settings, in words that follow the link's name; null if it can.
+ * @property {(last: any) => ClientEnd | null} [before] Returns the combination with the link after it; null if they
+ *   can't be combined.
  *
- * @typedef {ClientEnd & { encode: NonNullable<ClientEnd["encode"]> }} Encoder One that encodes.
+ * @typedef {ClientEnd & { encode: NonNullable<ClientEnd["encode"]> }} Encoder A client's end that encodes.
  *
  * @typedef {{ encoding: string, payload: string }} EncodedUpdate The payload in base64.
  *
- * @typedef {{ name: string, settings: any, end: ClientEnd | undefined }} Stage A link with what it does here, or a mask
- *   together with the link after it.
+ * @typedef {{ name: string, settings: any, end: ClientEnd | undefined }} Stage A link with its client's end, or a
+ *   mask combined with the link after it.
  */
 
 import { SYSTEM } from "./encodings/randomness.js";
@@ -40,11 +44,11 @@ const LARGEST_NUMBER = 1e30;
 const REGISTERED = new Map();
 
 /**
- * Register this client's end of a link; studies that have been read name it as `{ link: "own", name, settings }`.
+ * Register this client's end of a link. Studies name it as `{ link: "own", name, settings }`.
  *
  * @param {string} name
  * @param {ClientEnd} end
- * @throws {TypeError} It has no function, or both.
+ * @throws {TypeError} The end has neither function, or both.
  */
 export function registerLink(name, end) {
   if ((end.transform === undefined) === (end.encode === undefined)) {
@@ -54,7 +58,7 @@ export function registerLink(name, end) {
 }
 
 /**
- * Whether numbers may travel: finite, and of a size that ingest takes.
+ * Whether numbers may be sent: finite, and of a size that ingest accepts.
  *
  * @param {Iterable<number>} numbers
  */
@@ -68,10 +72,10 @@ export function mayTravel(numbers) {
 }
 
 /**
- * Why this client cannot take part in a line with these links; null if it can.
+ * The reason why this client can't take part in a line with these links; null if it can.
  *
- * @param {any} upload What the study says.
- * @param {ReadonlyMap<string, ClientEnd>} links Those that the client has.
+ * @param {any} upload The study's value, unchecked.
+ * @param {ReadonlyMap<string, ClientEnd>} links The links that the client has.
  * @returns {string | null}
  */
 export function linksTrouble(upload, links) {
@@ -96,12 +100,12 @@ export function linksTrouble(upload, links) {
 }
 
 /**
- * An update as it is sent; null if a number is beyond what may travel after the links that change it.
+ * An update as it is sent; null if the transformed update has a number that may not be sent.
  *
  * @param {readonly UploadLink[]} upload Links that this client has ({@link linksTrouble}).
  * @param {readonly number[]} update
  * @param {ReadonlyMap<string, ClientEnd>} links
- * @param {Randomness} [randomness] For seeds and to round by; tests give their own.
+ * @param {Randomness} [randomness] The source of seeds and of numbers for rounding; tests pass their own.
  * @returns {number[] | EncodedUpdate | null}
  */
 export function sentBy(upload, update, links, randomness = SYSTEM) {
@@ -140,7 +144,10 @@ function stageOf(link, links) {
     : { name: String(link?.link), settings: link, end: links.get(link?.link) };
 }
 
-/** How many bytes become text at once; a multiple of three, which are four letters, and fewer than arguments may be. */
+/**
+ * The number of bytes converted to text at once: a multiple of three, which base64 writes as four characters, and below
+ * the maximum number of arguments.
+ */
 const PART = 8190;
 
 /** @param {Uint8Array} bytes */

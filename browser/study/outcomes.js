@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * Outcomes of a choice as a study declares them: values within their bounds, and the pings of later ones.
+ * Outcomes of a choice as declared by a study: their values within bounds, and the pings of later outcomes.
  *
  * @typedef {{ name: string, within?: string | null, linked?: boolean }} Declared
  * @typedef {Declared & { kind: "flag" }} FlagOutcome
@@ -17,7 +17,7 @@ const HOUR = 3_600_000;
 const DURATION = /^[1-9][0-9]{0,4}[hd]$/;
 
 /**
- * Whether what a study publishes is a list of outcomes.
+ * Whether a value published by a study is a list of outcomes.
  *
  * @param {any} given
  */
@@ -40,7 +40,7 @@ function isOutcome(given) {
 }
 
 /**
- * The value that is sent: within the bounds and rounded; undefined for a category that is not listed, which is not sent.
+ * The value to send, within the bounds and rounded; undefined for an unlisted category, which is not sent.
  *
  * @param {Outcome} outcome
  * @param {any} value
@@ -72,7 +72,7 @@ export function hoursOf({ within }) {
 }
 
 /**
- * The whole hours from a choice to an outcome by this device's clock; 0 if that was set back.
+ * The whole hours from a choice to an outcome, by this device's clock; 0 if the clock was set back.
  *
  * @param {number} chosen Milliseconds since 1970.
  * @param {number} at
@@ -99,8 +99,8 @@ export function outcomeId(choice, column, secret) {
 /**
  * The columns of a ping at the choice.
  *
- * @param {readonly Outcome[]} outcomes All that the study declares.
- * @param {Record<string, any>} observed Values by name; those of later outcomes and of unknown names are left out.
+ * @param {readonly Outcome[]} outcomes All outcomes that the study declares.
+ * @param {Record<string, any>} observed Values by name; later outcomes and unknown names are ignored.
  * @returns {Record<string, boolean | number | string>}
  */
 export function columnsOf(outcomes, observed) {
@@ -118,12 +118,13 @@ export function columnsOf(outcomes, observed) {
 }
 
 /**
- * The ping of a later outcome; null if it comes too late, or if there is nothing to send.
+ * The ping of a later outcome; null if it comes too late, or its value is not sent.
  *
  * @param {Outcome} outcome
  * @param {any} value
- * @param {{ clientId: string, arm: string, version: number, choice: string, chosen: number }} of Whose, and of which choice.
- * @param {number} at When it happened, in milliseconds since 1970.
+ * @param {{ clientId: string, arm: string, version: number, choice: string, chosen: number }} of The client, and the
+ *   choice that the outcome follows.
+ * @param {number} at The time of the outcome, in milliseconds since 1970.
  */
 export function outcomePing(outcome, value, { clientId, arm, version, choice, chosen }, at) {
   const age = ageOf(chosen, at);

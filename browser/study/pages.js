@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * What a client of pages can do: the two models of a browser's history, all links, personal and private lines.
+ * The parts of a client of pages: the two models of a browser's history, all links, personal and private lines.
  *
  * @import { ModelKind, Parts } from "./parts.js"
  * @import { ModelSpec, PublicStudy } from "./study.js"
@@ -15,7 +15,7 @@ import { isNumber, studyOf } from "./study.js";
 import { LINKS } from "./upload.js";
 
 /**
- * What a browser ranks with that takes part in no line: frecency with the weights it shipped.
+ * The spec with which a browser ranks without a line: frecency with the weights that it shipped with.
  *
  * @type {ModelSpec}
  */
@@ -38,12 +38,12 @@ export const PAGES = Object.freeze({
 });
 
 /**
- * A study as it was fetched.
+ * Check a fetched study.
  *
- * @param {any} given What the JSON says.
+ * @param {any} given The parsed JSON.
  * @param {string} name The study that was asked for.
  * @returns {PublicStudy}
- * @throws {TypeError} It is not that study, or one that this module cannot take part in.
+ * @throws {TypeError} It is another study, or one that this module can't take part in.
  */
 export function readStudy(given, name) {
   return studyOf(given, name, PAGES);

@@ -1,28 +1,29 @@
 // @ts-check
 /**
- * The ping: one interaction with a ranked list, and the only thing that ever leaves a client.
+ * The ping: one interaction with a ranked list. Pings are the only data that a client sends.
  *
  * @import { EncodedUpdate } from "./links.js"
  *
  * @typedef {object} Observed The user's choice, apart from the list shown.
- * @property {number} chosen The place of the chosen page among those that were ranked, 0 at the top; -1 for none of them.
- * @property {number} [suggestions] How many suggestions were shown in all, also of other kinds.
+ * @property {number} chosen The place of the chosen page in the ranked list, from 0; -1 for none.
+ * @property {number} [suggestions] The number of all suggestions shown, including other kinds.
  * @property {number} [rank] The rank of the choice among all suggestions; -1 if nothing was selected.
  * @property {number} [charactersTyped]
  * @property {number} [keysPressed] Enter excluded.
  * @property {number} [keysAtFirstEntry] Keys pressed until the item finally chosen first appeared.
- * @property {number} [milliseconds] From focus to the end.
- * @property {number} [millisecondsAtFirstEntry] From focus until the item finally chosen first appeared.
+ * @property {number} [milliseconds] Milliseconds from focus to the choice.
+ * @property {number} [millisecondsAtFirstEntry] Milliseconds from focus until the item finally chosen first appeared.
  * @property {string} [style] The kind of suggestion chosen; at most 64 characters.
- * @property {boolean | null} [sameAsSearch] Whether the address chosen was what had been typed; null if not known.
+ * @property {boolean | null} [sameAsSearch] Whether the chosen address equals the typed text; null if not known.
  * @property {boolean} [enter] Whether the choice was made with Enter.
  *
  * @typedef {object} Learned
  * @property {string} arm
  * @property {number} version The model version known to the client.
- * @property {readonly number[]} scores Of the ranked pages, in displayed order; in a personal arm by the shared model, highest first.
+ * @property {readonly number[]} scores The scores of the ranked pages, in displayed order; in a personal arm by the
+ *   shared model, highest first.
  * @property {number} loss
- * @property {readonly number[] | EncodedUpdate | null} update As it is sent.
+ * @property {readonly number[] | EncodedUpdate | null} update The update as it is sent.
  *
  * @typedef {{ clientId: string, type: string, payload: Record<string, any>, ticket?: string }} Ping
  */
@@ -34,7 +35,7 @@ export { PRIVATE_TYPE } from "./study.js";
 
 export const PING_TYPE = "frecency-update";
 
-/** What the client calls itself in `study_addon_version`. */
+/** The client's name in `study_addon_version`. */
 export const CLIENT_VERSION = "fedping-js-1";
 
 const LARGEST_COUNT = 2 ** 31 - 1;
@@ -100,7 +101,7 @@ function count(name, value, least = 0, largest = LARGEST_COUNT) {
 }
 
 /**
- * A time as whole milliseconds; clocks of pages count in fractions.
+ * A time in whole milliseconds; the clocks of pages have fractions.
  *
  * @param {string} name
  * @param {number} value

@@ -1,11 +1,11 @@
 // @ts-check
 /**
- * SHA-256 of a short text (FIPS 180-4), at once and anywhere: the browser's own digest makes its caller wait, and is
- * missing on pages that were not loaded over HTTPS.
+ * SHA-256 of a short text (FIPS 180-4), synchronous and available everywhere: the browser's own digest is asynchronous,
+ * and missing on pages that were not loaded over HTTPS.
  */
 
 /**
- * The first 64 primes, of whose roots the constants are made.
+ * The first 64 primes, from whose roots the constants are computed.
  *
  * @type {number[]}
  */
@@ -17,8 +17,9 @@ for (let n = 2; PRIMES.length < 64; n += 1) {
 }
 
 /**
- * The first 32 bits of the fractions of roots. No root of these primes is so near to the next number that the last digit of a
- * double decides: in units of the last of these bits, the nearest is .02 away, and a last digit is worth .000004.
+ * The first 32 bits of the fractions of roots. No root of these primes is close enough to the next integer for a
+ * double's rounding to matter: in units of the last of these bits, the nearest is .02 away, and a double's last bit is
+ * worth .000004.
  *
  * @param {number[]} roots
  */

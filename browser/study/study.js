@@ -1,6 +1,7 @@
 // @ts-check
 /**
- * What ingest publishes of a study, and the versions of its models: read with care, because it is from outside.
+ * The documents that ingest publishes: a study, and the versions of its models. They are checked on reading, because
+ * they come from outside.
  *
  * @import { Outcome } from "./outcomes.js"
  * @import { Parts, Role } from "./parts.js"
@@ -13,25 +14,25 @@
  * @property {string} name
  * @property {number} share
  * @property {string | null} line The model line that it follows.
- * @property {boolean} applies It ranks with the newest model; else with the start weights.
- * @property {boolean} submits Its pings carry updates.
- * @property {boolean} decays Stored scores decay by the day.
- * @property {boolean} [personal] It ranks with the client's own model, from the training of its line.
+ * @property {boolean} applies Whether it ranks with the newest model; else with the start weights.
+ * @property {boolean} submits Whether its pings carry updates.
+ * @property {boolean} decays Whether stored scores decay daily.
+ * @property {boolean} [personal] Whether it ranks with a personal model, as its line's training sets.
  *
  * @typedef {object} Weight
  * @property {string} name
  * @property {number} start
  * @property {boolean} integer
- * @property {string} [kind] What the number means.
+ * @property {string} [kind] The meaning of the number.
  *
  * @typedef {object} ModelSpec
  * @property {string} model The ranking model to evaluate.
  * @property {readonly Weight[]} weights
  * @property {number} margin Δ of the loss, in points.
  * @property {number} epsilon ε of the finite differences.
- * @property {readonly Constraint[]} [constraints] Which hold for clients' own weights too.
- * @property {readonly Block[]} [blocks] Which {@link completed} has put among the weights.
- * @property {Record<string, any>} [settings] Of the model.
+ * @property {readonly Constraint[]} [constraints] The constraints, which also apply to private weights.
+ * @property {readonly Block[]} [blocks] The blocks, which {@link completed} has expanded into the weights.
+ * @property {Record<string, any>} [settings] The model's settings.
  *
  * @typedef {import("../features/start.js").Block & { kind?: string }} Block
  *
@@ -41,28 +42,29 @@
  * @property {string} name
  * @property {ModelSpec} spec
  * @property {{ algorithm: string, sign?: boolean, personal?: Personal | null }} training
- * @property {readonly UploadLink[]} [upload] What is done to an update before it is sent; nothing if there is none.
- * @property {Privacy} [privacy] Of a private line, whose clients send vectors.
- * @property {Offer} [offer] Of a line of shares, as soon as its helper has made one.
+ * @property {readonly UploadLink[]} [upload] The links that are applied to an update before it is sent; none if absent.
+ * @property {Privacy} [privacy] The settings of a private line, whose clients send vectors.
+ * @property {Offer} [offer] The helper's offer in a two-server line, once the helper has made one.
  *
- * @typedef {{ end: number, arm: string | null }} Piece From where the piece before it ends; of an arm, or of none.
+ * @typedef {{ end: number, arm: string | null }} Piece A piece of [0, 1), from the end of the piece before to `end`,
+ *   that belongs to an arm or to none.
  *
  * @typedef {object} PublicStudy
  * @property {string} name
  * @property {string} pings
  * @property {readonly Arm[]} arms
  * @property {readonly Line[]} lines
- * @property {readonly Piece[]} [pieces] Where the arms lie, if not side by side.
- * @property {string} [ended] Since when the study has ended; not there while it goes on.
+ * @property {readonly Piece[]} [pieces] The pieces of the arms, if the arms are not adjacent.
+ * @property {string} [ended] The time when the study ended; absent while it runs.
  * @property {readonly Outcome[]} [outcomes] The columns for outcomes after a choice.
  *
  * @typedef {object} Version
  * @property {number} version The version's number; -1 before any was fetched.
  * @property {readonly number[]} weights
  *
- * @typedef {object} Staged A version that a share of the clients takes instead: `staged-<iteration>.json`.
+ * @typedef {object} Staged A version that a share of the clients gets instead: `staged-<iteration>.json`.
  * @property {number} iteration
- * @property {number} share Of the clients of arms that apply the model.
+ * @property {number} share The share of the clients in arms that apply the model.
  */
 
 import { linksTrouble } from "./links.js";
@@ -70,20 +72,23 @@ import { linksTrouble } from "./links.js";
 /** The type of pings of private lines. */
 export const PRIVATE_TYPE = "private-update";
 
-/** The version of a client that has not fetched any yet. */
+/** The version number before a client has fetched any. */
 export const NO_VERSION = -1;
 
 const LARGEST = 1e30;
 
-/** How many weights all lines of a study have at most: blocks of a few bytes become as many objects. */
+/**
+ * The maximum number of weights in all lines of a study; a block of a few bytes expands into one object for each
+ * weight.
+ */
 const MOST_WEIGHTS = 1_000_000;
 
 /**
- * The role of a client in an arm of a study; of no study, if there is none yet.
+ * The role of a client in an arm of a study; without a study, the product's role.
  *
  * @param {PublicStudy | null} study
  * @param {Arm | null} arm
- * @param {ModelSpec} product What ranks without a study.
+ * @param {ModelSpec} product The spec that ranks without a study.
  * @returns {Role}
  */
 export function roleOf(study, arm, product) {
@@ -100,7 +105,7 @@ export function roleOf(study, arm, product) {
 }
 
 /**
- * The start weights as they are published, mostly those of version 0: whole ones rounded half up, floor(x + 0.5).
+ * The start weights as published, usually version 0's: integer ones rounded half up, floor(x + 0.5).
  *
  * @param {ModelSpec} spec
  * @returns {number[]}
@@ -110,13 +115,13 @@ export function startWeights(spec) {
 }
 
 /**
- * A study as it was fetched; the specs of its lines are {@link Parts.models completed}.
+ * Check a fetched study, and return it with {@link Parts.models completed} specs of its lines.
  *
- * @param {any} given What the JSON says.
+ * @param {any} given The parsed JSON.
  * @param {string} name The study that was asked for.
- * @param {Parts} parts What this client can do.
+ * @param {Parts} parts The optional parts that this client has.
  * @returns {PublicStudy}
- * @throws {TypeError} It is not that study, or one that this client cannot take part in.
+ * @throws {TypeError} It is another study, or one that this client can't take part in.
  */
 export function studyOf(given, name, parts) {
   require(given?.name === name, `this is not the study '${name}'`);
@@ -146,17 +151,17 @@ export function studyOf(given, name, parts) {
   const follows = (/** @type {Arm} */ arm) => arm.line === null || lines.has(arm.line);
   require(given.arms.every(follows), `an arm of the study '${name}' follows an unknown line`);
   whole.forEach((line) => checkTraining(line, parts));
-  // A study without anything to complete stays the same value, by which what is computed from it is found again.
+  // A study with nothing to complete stays the same object, because caches use it as the key.
   return whole.every((line, i) => line === given.lines[i]) ? given : { ...given, lines: whole };
 }
 
 /**
- * A version of a line's model as it was fetched.
+ * Check a fetched version of a line's model.
  *
- * @param {any} given What the JSON says.
+ * @param {any} given The parsed JSON.
  * @param {ModelSpec} spec
  * @returns {Version}
- * @throws {TypeError} It is not a version of that model.
+ * @throws {TypeError} It is not a version of this model.
  */
 export function readModel(given, spec) {
   const { model, iteration, names } = given ?? {};
@@ -166,7 +171,7 @@ export function readModel(given, spec) {
     Array.isArray(names) &&
     Array.isArray(model) &&
     model.length === count &&
-    // Of a model with blocks, a document leaves out the names.
+    // Documents of models with blocks omit the names.
     ((names.length === 0 && Boolean(spec.blocks?.length)) ||
       (names.length === count && spec.weights.every((weight, k) => weight.name === names[k])));
   stagedIn(given);
@@ -175,11 +180,11 @@ export function readModel(given, spec) {
 }
 
 /**
- * What a model document says that some clients are to take instead; null if nothing.
+ * The staged version that a model document names for some clients; null if it names none.
  *
- * @param {any} given What the JSON says.
+ * @param {any} given The parsed JSON.
  * @returns {Staged | null}
- * @throws {TypeError} It is said wrongly.
+ * @throws {TypeError} The entry is malformed.
  */
 export function stagedIn(given) {
   const staged = given?.staged;
@@ -231,7 +236,7 @@ function withSpec(line, spec) {
 }
 
 /**
- * @param {Line} line Its spec is completed.
+ * @param {Line} line A line with a completed spec.
  * @param {Parts} parts
  */
 function checkTraining({ name, spec, training, upload = [], privacy }, { links, personal, privacy: part }) {
@@ -249,7 +254,7 @@ function checkTraining({ name, spec, training, upload = [], privacy }, { links, 
 }
 
 /**
- * Where a model is that this entry does not have.
+ * A hint which entry point has a model that this one lacks.
  *
  * @param {any} model
  * @param {string} entry
@@ -260,7 +265,7 @@ function elsewhere(model, entry) {
 }
 
 /**
- * Whether a value is a number that a study or a model may have.
+ * Whether a value is a number that a study or a model may contain.
  *
  * @param {unknown} value
  */

@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * The upload links of this module, all of them.
+ * All upload links of this module.
  *
  * @import { Randomness } from "./encodings/randomness.js"
  * @import { ClientEnd, EncodedUpdate, UploadLink } from "./links.js"
@@ -17,7 +17,7 @@ import { linksTrouble, sentBy } from "./links.js";
 
 export { base64, registerLink } from "./links.js";
 
-/** Links that may encode what a mask has kept. */
+/** Links that may encode the weights kept by a mask. */
 const AFTER_A_MASK = new Map([
   ["float32", FLOAT32],
   ["levels", LEVELS],
@@ -39,20 +39,20 @@ const OURS = new Map(
 export { OURS as LINKS };
 
 /**
- * Why this client cannot take part in a line with these links; null if it can.
+ * The reason why this client can't take part in a line with these links; null if it can.
  *
- * @param {any} upload What the study says.
+ * @param {any} upload The study's value, unchecked.
  */
 export function uploadTrouble(upload) {
   return linksTrouble(upload, OURS);
 }
 
 /**
- * An update as it is sent; null if a number is beyond what may travel after the links that change it.
+ * An update as it is sent; null if the transformed update has a number that may not be sent.
  *
  * @param {readonly UploadLink[]} upload Links that this client has ({@link uploadTrouble}).
  * @param {readonly number[]} update
- * @param {Randomness} [randomness] For seeds and to round by; tests give their own.
+ * @param {Randomness} [randomness] The source of seeds and of numbers for rounding; tests pass their own.
  * @returns {number[] | EncodedUpdate | null}
  */
 export function sentUpdate(upload, update, randomness = SYSTEM) {

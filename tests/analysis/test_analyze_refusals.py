@@ -1,4 +1,4 @@
-"""`fedping analyze` refuses what it can't do in one sentence, before Spark starts."""
+"""`fedping analyze` rejects impossible requests in one sentence, before Spark starts."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tests.support.versions import small_study, version_0
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A store with four studies, and some landed pings of the first."""
+    """Give a folder with a store of four studies, and some landed pings of the first."""
     import fedping.server_jobs.spark.session
 
     def no_spark(*_: object) -> None:

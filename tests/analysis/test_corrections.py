@@ -1,4 +1,4 @@
-"""Corrected p-values are the textbook's, in logarithms; the sample-ratio check finds what it should and no more."""
+"""Corrected p-values are the textbook's, in logarithms; the sample-ratio check finds mismatches and nothing else."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The intervals of `benchmarks.verdicts` cover as often as they say; a few hundred studies here, 5,000 there."""
+"""The intervals of `benchmarks.verdicts`, which has 5,000 studies, have their stated coverage in a few hundred here."""
 
 import pytest
 
@@ -9,7 +9,7 @@ FEW = 400
 
 @pytest.mark.parametrize("name", ["flags", "sums", "ratio", "adjusted"])
 def test_intervals_cover_the_truth_in_95_of_100_studies(name: str) -> None:
-    """A right interval fails this in 1 of 3,000 runs of each: 3.4 standard deviations of 400 draws at 95 %."""
+    """A correct interval fails in 1 of 3,000 runs: the bound is 3.4 standard deviations of 400 draws at 95 %."""
     both = covered(CASES[name], 1000, FEW, seed=1)
     assert both.lift > 0.95 - 0.037
     assert both.difference > 0.95 - 0.037

@@ -1,4 +1,4 @@
-"""The loss curves follow the lineage."""
+"""The loss curves follow the line's lineage."""
 
 from pathlib import Path
 

@@ -26,7 +26,7 @@ from tests.support.value_counts import TYPED
 
 SAMPLES = st.lists(st.integers(0, 6), min_size=2, max_size=40)
 CLOSE = 1e-9
-"""Nearer to the level than this, two ways to compute the same number may round to different sides of it."""
+"""Distance from the level within which two computations of the same number may round to different sides."""
 
 
 @given(SAMPLES, SAMPLES, st.floats(0.001, 0.4))

@@ -1,4 +1,4 @@
-"""Effect sizes from counts equal their definitions on the data written out, and their intervals cover as stated."""
+"""Effect sizes from counts equal their definitions on the raw data, and their intervals have the stated coverage."""
 
 import math
 
@@ -155,7 +155,7 @@ def test_one_claim_sets_no_mean_of_a_small_arm() -> None:
 
 @pytest.mark.parametrize("centre", [1.7e12, -3.0e13])
 def test_the_interval_by_ping_of_values_far_from_zero_does_not_cancel(centre: float) -> None:
-    """Milliseconds since 1970 have a mean of ten million standard deviations; sums are taken of values minus it."""
+    """Milliseconds since 1970 have a mean of ten million standard deviations, so sums are of values minus the mean."""
     import pyarrow as pa
 
     from fedping.analysis.study.metrics import Metric

@@ -1,4 +1,4 @@
-"""Declared metrics and segments, and effects over time, are what the landed rows say."""
+"""Declared metrics and segments, and effects over time, agree with the landed rows."""
 
 import json
 from collections.abc import Mapping
@@ -97,9 +97,7 @@ def test_declared_metrics_parts_of_time_and_segments_are_those_of_the_rows(
     check(tally.parts, None, chosen.assign(part=part).groupby(["part", "arm", "client_id"])[names].mean(), names)
     assert len({one.number for one in tally.parts if one.segment is None}) <= PARTS_OF_TIME + 1
 
-    first = (
-        rows.sort_values("received_at").groupby("client_id").first()
-    )  # its first ping, whether or not one was chosen
+    first = rows.sort_values("received_at").groupby("client_id").first()  # its first ping, with or without a choice
     offered = np.searchsorted([3, 6], first["num_suggestions_displayed"], side="right")
     groups = {"offered": offered, "version": np.where(first["study_addon_version"] == "2.0.0", 0, 1)}
     for segment, group in groups.items():
@@ -121,7 +119,7 @@ def check(parts: tuple[Part, ...], segment: str | None, means: pd.DataFrame, nam
 
 
 def with_parts(study: Study = DECLARED, interaction: float = 0.0) -> Verdict:
-    """Return a verdict with two hours and two groups of 200 clients each; the effect in the second group is another."""
+    """Return a verdict with two hours and two groups of 200 clients each, which have different effects."""
     tally = made_tally({"treatment": 3.0, "control": 4.0})
 
     def part(segment: str | None, number: int, effect: float) -> Part:

@@ -1,4 +1,4 @@
-"""The effect so far equals an interim look's result at the end of each part of the time."""
+"""The effect so far equals an interim look's result at the end of each period."""
 
 from dataclasses import replace
 

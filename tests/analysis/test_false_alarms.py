@@ -1,4 +1,4 @@
-"""Under the null every printed test raises false alarms no more often than it says, in thousands of simulated studies.
+"""Under the null, every printed test keeps its false alarm rate in thousands of simulated studies.
 
 The bounds are the numbers of alarms that a test of exactly its level exceeds with a probability of 1e-4.
 """
@@ -29,7 +29,7 @@ STUDIES = 2000
 
 @pytest.fixture(scope="module")
 def pairs() -> list[tuple[ValueCounts, ValueCounts]]:
-    """Two arms of one distribution, of unequal sizes, many times."""
+    """Give many pairs of arms with one distribution and unequal sizes."""
     rng = np.random.default_rng(2018)
     return [(drawn(rng, 300), drawn(rng, 100)) for _ in range(STUDIES)]
 
@@ -77,7 +77,7 @@ def test_the_sample_ratio_check() -> None:
 
 @pytest.fixture(scope="module")
 def habits() -> list[tuple[np.ndarray, np.ndarray]]:
-    """Pings and their sums by client, 100 an arm, who differ in habit and activity; the arm has no effect."""
+    """Give ping counts and sums of 100 clients in each arm, with different habits and activity, and no effect."""
     rng = np.random.default_rng(8)
     made = []
     for _ in range(STUDIES):
@@ -100,7 +100,7 @@ def test_the_verdict_by_client_when_pings_of_a_client_are_alike(habits: list[tup
 
 
 def test_why_the_verdict_is_not_by_ping() -> None:
-    """The very same kind of clients, every ping counted as if it were a person's only one: most tests are wrong."""
+    """With the same kind of clients, but every ping counted as an independent client, most tests are wrong."""
     rng = np.random.default_rng(9)
     alarms = 0
     for _ in range(1000):
@@ -124,7 +124,7 @@ LOOKS = np.unique(np.geomspace(200, 20_000, 100).astype(int))
 
 @pytest.fixture(scope="module")
 def streams() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Difference of means, standard error and clients so far at each of 100 looks; shape (looks, studies)."""
+    """Give the difference of means, standard error and clients so far at each of 100 looks; shape (looks, studies)."""
     rng = np.random.default_rng(10)
     parts, means, variances = [], [], []
     for _ in range(2):

@@ -207,13 +207,13 @@ def test_the_tally_of_the_tests_is_one_of_three_pings_a_client() -> None:
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 def test_no_two_arms_have_nearly_the_same_colour(theme: Theme) -> None:
-    """At least 25 apart in CIELAB; 2 can just be seen side by side, thin lines need far more."""
+    """At least 25 apart in CIELAB: a distance of 2 is just visible between adjacent areas, thin lines need far more."""
     pairs = {(a, b): dist(lab(a), lab(b)) for a, b in combinations(theme.arms, 2)}
     assert min(pairs.values()) > 25, min(pairs, key=pairs.__getitem__)
 
 
 def lab(colour: str) -> tuple[float, float, float]:
-    """Return a colour of sRGB such as #0067a3 in CIELAB, white point D65."""
+    """Return the CIELAB coordinates (white point D65) of an sRGB colour such as #0067a3."""
     shares = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in shares)
     xyz = (

@@ -1,4 +1,4 @@
-"""The number of clients behind a finding: other values, or absence, of that many overturn it, and one fewer doesn't."""
+"""The fragility of a finding: the smallest number of clients whose absence or other values would overturn it."""
 
 import math
 
@@ -58,7 +58,7 @@ def test_so_many_clients_less_overturn_a_difference_of_means() -> None:
 
 
 def test_a_verdict_that_forged_clients_made_says_that_few_clients_would_overturn_it() -> None:
-    """Beside 400 clients an arm without any effect, up to 150 forged ones claim the most; the mean of 20 studies."""
+    """With 400 clients in each arm and no effect, up to 150 forged ones claim the maximum; the mean of 20 studies."""
     rng = np.random.default_rng(5)
     told: dict[int, list[int]] = {40: [], 150: []}
     for _ in range(20):

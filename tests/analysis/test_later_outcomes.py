@@ -1,4 +1,4 @@
-"""Later outcomes in a verdict: who is ripe, what counts, ratios, the time before, and caps; against pandas."""
+"""Later outcomes in a verdict, compared with pandas: ripe clients, counted outcomes, ratios, pre-period, caps."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,11 +29,11 @@ START = 1_790_000_000_000 // HOUR * HOUR
 WITHIN = 48 * HOUR
 CLIENTS = 400
 NOW = START + 130 * HOUR
-"""Pings received later haven't landed yet."""
+"""The present: pings received later haven't landed yet."""
 
 
 def drawn(seed: int, effect: float) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return lists and later outcomes of both arms as rows: lists of versions 0 to 2, and amounts of various times."""
+    """Return rows of both arms: lists of versions 0 to 2, and later outcomes with amounts at various times."""
     rng = np.random.default_rng(seed)
     lists, paid = [], []
     for arm, times in (("treatment", effect), ("control", 1.0)):
@@ -95,7 +95,7 @@ def count(spark: "SparkSession", folder: Path, plan: Plan) -> StudyTally:
 
 
 def by_hand(lists: pd.DataFrame, paid: pd.DataFrame, first: int) -> pd.DataFrame:
-    """Return a row per client of the window from version ``first`` on: arm, opened, lists, whether ripe, and paid."""
+    """Return arm, opened, lists, whether ripe, and paid for each client of the window from version ``first`` on."""
     named = [frame.assign(client=frame.client.map(bytes)) for frame in (lists, paid)]
     lists, paid = named[0][named[0].version >= first], named[1]
     clients = lists.groupby("client").agg(

@@ -1,4 +1,4 @@
-"""A verdict cannot be forged by ids that belong to no arm, and what was left out is said."""
+"""Ids outside all arms can't forge a verdict, which reports the pings that were left out."""
 
 import uuid
 from pathlib import Path
@@ -34,7 +34,7 @@ HONEST, FORGED = 400, 40
 
 @pytest.fixture(scope="module")
 def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """400 clients without any effect, then 40 pings of `control` from ids that are in no arm, which typed much."""
+    """Land 400 clients without any effect, and 40 pings of `control` with many characters from ids outside all arms."""
     folder = tmp_path_factory.mktemp("forged") / "landing"
     rng, dealt = np.random.default_rng(1), hash_assignment(STUDY)
     assert dealt is not None
@@ -77,7 +77,7 @@ def test_forty_pings_of_ids_that_cannot_be_enrolled_do_not_make_a_verdict(spark:
 def test_a_file_that_fails_while_what_was_left_out_is_counted_is_named(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counted data may be evicted from memory, and are then read again."""
+    """Cached data may be evicted from memory, and are then read again."""
     file = write_landed(partition(tmp_path, STUDY.name, None, -1), landed_table(500, 3), 1)
     left_out = count._left_out
 
@@ -107,7 +107,7 @@ def test_counting_leaves_the_settings_of_the_session_as_they_are(spark: "SparkSe
 def test_a_stranger_who_borrows_an_id_does_not_take_its_owner_out(
     spark: "SparkSession", tmp_path: Path, landing: Path
 ) -> None:
-    """A client that names two arms is in neither; by hash only the ping of the wrong arm goes."""
+    """A client that names two arms is in neither; with hash assignment, only the ping of the wrong arm is dropped."""
     dealt = hash_assignment(STUDY)
     assert dealt is not None
     owner = next(each for i in range(99) if dealt.arm_of(each := uuid.UUID(int=i << 76 | 1 << 62)) == "treatment")
@@ -143,7 +143,7 @@ def test_arms_whose_shares_have_changed_are_counted_where_they_lie(spark: "Spark
 
 
 def test_a_client_that_claims_the_most_makes_no_effect_in_a_part_either(spark: "SparkSession", landing: Path) -> None:
-    """Over time, and by segment: the parts of a study are winsorised like the whole."""
+    """Effects over time and by segment are winsorised like the whole study."""
     claimed = 10_000_000
     liar = next(each for i in range(99) if (each := uuid.UUID(int=i << 76 | 1 << 62)) and _arm_of(each) == "control")
     one = landed_table(1, 7, client_bytes=lambda rng, n: np.frombuffer(liar.bytes * n, np.uint8).reshape(n, 16))

@@ -1,4 +1,4 @@
-"""The lift of means and ratios: Fieller's interval, the adjustment by the time before, and caps."""
+"""The lift of means and ratios: Fieller's interval, the adjustment by the pre-period, and caps."""
 
 import math
 from dataclasses import replace
@@ -144,7 +144,7 @@ def test_a_client_without_a_time_before_counts_as_the_mean_of_those_with_one() -
     assert partly is not None
     assert whole is not None
     for ours, theirs in zip(partly[:2], whole[:2], strict=True):
-        # the whole one centres at the mean over everybody, which is the mean of those with a time before
+        # the whole metric centres at the mean over all clients, which equals the mean of those with a pre-period
         assert ours.value == pytest.approx(theirs.value)
 
 

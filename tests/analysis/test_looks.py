@@ -1,4 +1,4 @@
-"""Looks from the first client on: the interval of bounded values is exact, other intervals wait, and both detect
+"""Interim looks from the first client on: intervals of bounded values are exact, others wait, and both detect
 effects.
 
 The bounds are the numbers of false alarms that a sequence of exactly its level exceeds with a probability of 1e-4.
@@ -29,9 +29,9 @@ def yes_no(n: int, yes: int) -> ValueCounts:
 
 
 def _reached(larger: np.ndarray, smaller: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return the most evidence at any look, after every client, that the first arm is larger; shape (studies,).
+    """Return the maximum evidence, over looks after every client, that the first arm is larger; shape (studies,).
 
-    The least product is taken over a grid of means, which overstates the evidence.
+    The minimum product over a grid of means overstates the evidence.
     """
     scaled, made = values / values[-1], {}
 
@@ -51,13 +51,13 @@ def _reached(larger: np.ndarray, smaller: np.ndarray, values: np.ndarray) -> np.
 
 
 def _counts(rng: np.random.Generator, probabilities: np.ndarray, studies: int) -> np.ndarray:
-    """Return the counts of each value after every client of an arm; shape (studies, clients, k)."""
+    """Return the counts of the values after each client of an arm; shape (studies, clients, k)."""
     return rng.multinomial(1, probabilities, (studies, CLIENTS)).cumsum(axis=1)
 
 
 @pytest.mark.parametrize("share", [0.5, 0.01, 0.99])
 def test_looks_after_every_client_at_a_share_are_seldom_wrong(share: float) -> None:
-    """A/A: 400 studies, looks after each of 120 clients an arm, at most 5 %; four metrics share it."""
+    """400 A/A studies, looks after each of 120 clients an arm: at most 5 % false alarms for four metrics together."""
     rng, values = np.random.default_rng(26), np.array([0.0, 1.0])
     a, b = (_counts(rng, np.array([1 - share, share]), STUDIES) for _ in range(2))
     most = np.maximum(_reached(a, b, values), _reached(b, a, values))
@@ -89,7 +89,7 @@ def test_equal_values_in_each_of_two_arms_of_two_prove_nothing() -> None:
 def test_it_needs_about_as_many_clients_as_the_sequence_that_holds_in_the_limit(
     n: int, ratio: float, planned: int
 ) -> None:
-    """The ratio of clients needed for an interval of the same width, at shares near a half."""
+    """Checks the ratio of clients needed for an interval of the same width, at shares near a half."""
     arm = yes_no(n // 2, n // 4)
     found = bounded_sequence(arm, arm, (0, 1))
     error = math.sqrt(2 * 0.25 / (n // 2))
@@ -174,7 +174,7 @@ def test_a_metric_without_bounds_has_no_interim_verdict_of_few_clients_and_the_r
 
 
 def test_a_look_decides_by_first_values_whose_tails_were_not_moved() -> None:
-    """A tail slightly larger than the moved share would stay in one arm and be missing from the other."""
+    """If values were winsorised, a tail slightly above the cut share would stay in one arm, but not in the other."""
     study = Study(name="s", arms=(Arm(name="new", share=0.5), Arm(name="old", share=0.5)), limits=Limits(tails=0.005))
     metric = metric_named("rank_selected", study)
     arms = {}

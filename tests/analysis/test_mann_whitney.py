@@ -1,4 +1,4 @@
-"""U, ties and p from value counts are SciPy's, and obey the laws of a rank test."""
+"""U, ties and p from value counts equal SciPy's, and obey the laws of a rank test."""
 
 import math
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""A study of model updates is analysed as one of interactions is: by loss and examples, of every arm."""
+"""A study of model updates is analysed like a study of interactions: by loss and examples of every arm."""
 
 import csv
 import dataclasses
@@ -50,7 +50,7 @@ ASK = Asked(metrics=("loss", "examples"))
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store after one round, and a landing folder: three arms, one without a line, in two versions."""
+    """Give a folder with a store after one round, and pings of two versions of three arms, one without a line."""
     folder, study = tmp_path_factory.mktemp("models"), model_study()
     store = open_store(folder / "store", create=True)
     store.create_study(study, first_versions(study, created=WHEN, code_version="test"))
@@ -65,7 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def land(landing: Path, version: int, seed: int) -> None:
-    """Land one or two pings a client, a tenth of them without an example; a few documents twice."""
+    """Land one or two pings for each client, a tenth without an example, and a few documents twice."""
     people, rng = np.random.default_rng(7), np.random.default_rng(seed)
     for arm, count in CLIENTS.items():
         ids = random_ids(people, count)
@@ -96,7 +96,7 @@ KEPT: dict[str, Any] = {}
 
 @pytest.fixture
 def counted(spark: "SparkSession", folder: Path) -> StudyTally:
-    """The landed study with all that can be counted of it, counted once."""
+    """Give the landed study's tally of everything, counted once."""
     if "tally" not in KEPT:
         KEPT["tally"] = count_study(spark, folder / "landing", model_study(), MODEL_METRICS, first_values=True)
     tally: StudyTally = KEPT["tally"]
@@ -202,7 +202,7 @@ def test_an_arm_without_an_example_is_told_in_a_sentence(spark: "SparkSession", 
 
 @pytest.fixture
 def printed(folder: Path, warm_commands: object, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """The command's JSON output, run once; it also leaves a report and figures next to the store."""
+    """Run the command once and return its JSON output; it also writes a report and figures next to the store."""
     if "printed" not in KEPT:
         options = ["--store", str(folder / "store"), "--landing", str(folder / "landing"), "--json"]
         options += ["--enrolled", "5000", "--html", str(folder / "report.html"), "--subsample", "200"]

@@ -1,8 +1,8 @@
-"""Every notebook runs from a fresh kernel, shows what is committed in it, and reads a study that is not the example.
+"""Every notebook runs from a fresh kernel, reproduces its committed output, and reads studies other than the example.
 
-The committed notebook needs a simulation of ten seconds and all its drawings, so the long tests compare it. They also
-run every notebook on a study that is made in a second, and compare what does not depend on it; `make test` runs the
-cells of the first in its own process.
+Reproducing the committed notebook takes a simulation of ten seconds and all drawings, so only long tests compare it.
+They also run every notebook on a study made in a second, and compare the output that doesn't depend on the study;
+`make test` runs the first notebook's cells in its own process.
 """
 
 import re
@@ -36,7 +36,7 @@ def read(name: str) -> NotebookNode:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the kernels start; the example lies there once it has been made."""
+    """Give the kernels' working folder, which contains the example study once it is made."""
     return tmp_path_factory.mktemp("notebooks")
 
 
@@ -48,7 +48,7 @@ def test_there_are_no_others() -> None:
 @pytest.mark.spark
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_shows_again_what_is_committed(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MPLBACKEND", "Agg")  # a person's own setting, which must not take the figures away
+    monkeypatch.setenv("MPLBACKEND", "Agg")  # a user's own setting, which must not suppress the figures
     committed = read(name)
     made = executed(committed, folder)
     for cell, again in zip(code_cells(committed), code_cells(made), strict=True):
@@ -65,7 +65,7 @@ SMALLER = {
         ),
     ]
 }
-"""A notebook's simulation, and a smaller one that is enough to show that it runs."""
+"""Replacements in a notebook's code: its simulation, and a smaller one for the test."""
 
 CELLS_WITHOUT_A_STUDY = {"2_mann_whitney": 14}
 """Number of a notebook's cells with the same output for every study, after the one that names it."""
@@ -75,7 +75,7 @@ CELLS_WITHOUT_A_STUDY = {"2_mann_whitney": 14}
 def test_the_cells_of_the_first_notebook_read_another_study(
     other_study: Path, tmp_path: Path, warm_commands: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They run here, in the session that tests share, and show as many tables and figures as are committed."""
+    """The cells run in the tests' shared session, and show as many tables and figures as committed."""
     monkeypatch.setenv("MPLBACKEND", "Agg")
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     notebook = about(other_study, read(NAMES[0]))
@@ -116,7 +116,7 @@ def about(study: Path, notebook: NotebookNode) -> NotebookNode:
 @pytest.mark.spark
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_reads_another_study(name: str, other_study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It runs, with nothing on stderr; every cell shows as many tables and figures as are committed in it."""
+    """The notebook writes nothing to stderr, and every cell shows as many tables and figures as committed."""
     monkeypatch.setenv("MPLBACKEND", "Agg")
     committed, notebook = read(name), about(other_study, read(name))
     for old, new in SMALLER.get(name, ()):
@@ -131,7 +131,7 @@ def test_a_notebook_reads_another_study(name: str, other_study: Path, monkeypatc
 
 
 def test_the_example_is_simulated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here with smaller settings than the real one's, which must still be readable."""
+    """The test uses smaller settings than the example's; these must still be readable."""
     assert experiment_from_toml(source.EXPERIMENT)[1].name == "demo"
     monkeypatch.setattr(source, "EXPERIMENT", experiment_file(tmp_path, clients=300, iterations=1, ticks=1))
     made = source.example(tmp_path / "example")
@@ -145,7 +145,7 @@ def test_the_example_is_simulated_once(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.fixture(scope="module")
 def other_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small study with other arms, one without a line."""
+    """Give a small study with other arms, one without a line."""
     folder = tmp_path_factory.mktemp("other")
     simulate(*experiment_from_toml(experiment_file(folder, clients=1500 if in_full() else 700)), folder / "out")
     return folder / "out"
@@ -161,7 +161,7 @@ def kinds(cell: NotebookNode) -> list[str]:
 
 
 def assert_shows_the_same(committed: NotebookNode, made: NotebookNode, texts_too: bool = True) -> None:
-    """Compare what two executions of a cell show: tables and figures by number and kind, and texts if asked."""
+    """Compare the outputs of two executions of a cell: tables and figures by number and kind, and texts on request."""
     assert kinds(made) == kinds(committed), committed["source"]
     assert "stderr" not in kinds(made), committed["source"]
     if texts_too:

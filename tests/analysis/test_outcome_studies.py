@@ -34,7 +34,7 @@ def study_of() -> Study:
 
 
 def land(landing: Path, study: Study, arm: str, clients: int, baskets: float, seed: int) -> None:
-    """Land a list of each client; half of the clients leave their outcomes out, and one file lacks the columns."""
+    """Land a list for each client; half of the clients omit their outcomes, and one file lacks the columns."""
     rng = np.random.default_rng(seed)
     for said in (True, False):
         k = clients // 2

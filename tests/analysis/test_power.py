@@ -1,4 +1,4 @@
-"""Formula and simulation agree about the power of a test, and report when none is possible."""
+"""Formula and simulation agree about the power of a test, and report effects that can't be detected."""
 
 import numpy as np
 import pytest

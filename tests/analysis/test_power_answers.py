@@ -104,7 +104,7 @@ def test_so_many_enrolled_leave_so_many_to_compare(compared: int, shares: list[f
 
 
 def tally(values: list[float], pings_each: int) -> StudyTally:
-    """Return a counted arm of clients that send the same value every time: pings are as alike as can be."""
+    """Return the tally of an arm whose clients always send the same value, so that pings are perfectly correlated."""
     counts = ValueCounts.of(values)
     n, each = len(values), pings_each
     data = np.array(values)

@@ -1,4 +1,4 @@
-"""Users found by simulation agree with the formula; the smallest effect has its power; more users never lower it."""
+"""Numbers of users by simulation and formula agree; the smallest effect has its power; more users never lower it."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def test_the_number_found_by_simulation_is_that_of_the_formula(
     found = simulated_size(effect, np.random.default_rng(5), guess=guess, share=share, studies=2000)
     half = (found.high - found.low) / 2
     assert half < 0.05 * exact
-    assert abs(found.n - exact) < 2 * half + 0.005 * exact  # four standard errors, and what the normal curve is off by
+    assert abs(found.n - exact) < 2 * half + 0.005 * exact  # four standard errors, plus the normal curve's error
 
 
 def test_the_interval_of_a_found_number_covers_the_formula_s_in_most_seeds() -> None:

@@ -1,4 +1,4 @@
-"""Results for the arms of a private study: intervals that cover the truth, noise and sample included."""
+"""Results for the arms of a private study: intervals cover the truth, including noise and sampling."""
 
 import json
 from html import unescape
@@ -22,7 +22,7 @@ TIMES, ROUNDS, NOISE = 2_000, 4, 16.0
 
 
 def seen(rng: np.random.Generator, rate: float, clients: int, again: bool) -> ArmResult:
-    """Return the released values of an arm whose clients are in each round: the same people, or different ones."""
+    """Return the released values of an arm with the same clients in every round (``again``), or different ones."""
     drawn = rng.random((1 if again else ROUNDS, clients)) < rate
     tops = float(drawn.sum()) * (ROUNDS if again else 1)
     noise = NOISE * np.sqrt(ROUNDS)
@@ -33,7 +33,7 @@ def seen(rng: np.random.Generator, rate: float, clients: int, again: bool) -> Ar
 
 @pytest.mark.parametrize("again", [True, False])
 def test_intervals_cover_the_truth_as_often_as_they_say(again: bool) -> None:
-    """Of 2,000 intervals of 95 %, the standard error of the share that covers is 0.5 %."""
+    """The coverage of 2,000 intervals of 95 % has a standard error of 0.5 %."""
     rng = np.random.default_rng(5)
     arms = [(seen(rng, 0.7, 400, again), seen(rng, 0.6, 300, again)) for _ in range(TIMES)]
     level = [a.top_choice.low <= 0.7 <= a.top_choice.high for a, _ in arms if a.top_choice]

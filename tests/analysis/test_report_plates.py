@@ -1,4 +1,4 @@
-"""A report draws the available data, and reports what is missing; its page loads nothing from outside."""
+"""A report draws the available data, and names missing data; its page loads nothing from outside."""
 
 import io
 import re

@@ -1,4 +1,4 @@
-"""Reading a round again gives what the round saw: the same pings, the same means, the same update."""
+"""Reading a round again gives the round's own pings, means and update."""
 
 import math
 from dataclasses import replace
@@ -44,7 +44,7 @@ from tests.support.versions import small_study
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small simulated study: an arm that trains, three that do not, one of them without a line."""
+    """Give a small simulated study with a training arm and three others, one without a line."""
     folder = tmp_path_factory.mktemp("rounds")
     simulate(*experiment_from_toml(experiment_file(folder, clients=900)), folder / "out", 1)
     return folder / "out"
@@ -82,7 +82,7 @@ def test_traffic_counts_the_pings_that_the_rounds_counted(out: Path) -> None:
 
 @pytest.mark.parametrize("weighting", ["client", "ping"])
 def test_training_pings_average_to_the_rounds_own_mean(tmp_path: Path, weighting: str) -> None:
-    """With duplicates, other arms, searches without a choice, unreadable updates, and clients with several pings."""
+    """Covers duplicates, other arms, searches without a choice, unreadable updates, and clients with several pings."""
     study = reweighted(small_study(), weighting)
     store = store_with(tmp_path / "store", study)
     land(tmp_path / "landing", mixed_pings(), at_ms=1)
@@ -115,7 +115,7 @@ def test_pings_of_any_model_are_read_with_their_examples(tmp_path: Path, weighti
 
 
 def model_table(k: int) -> pa.Table:
-    """Return pings of model updates: each client has two, and every fourth ping no example."""
+    """Return pings of model updates: two for each client, and every fourth ping without an example."""
     rng, schema = np.random.default_rng(5), landed_schema(MODEL_UPDATE)
     made = {
         "document_id": ids_column(random_ids(rng, k)),
@@ -183,7 +183,7 @@ def test_errors_of_subsamples_are_those_of_a_direct_computation(vote: str) -> No
 
 
 def direct_mean(pings: TrainingPings, chosen: np.ndarray) -> np.ndarray:
-    """Return the mean update of some pings, one ping after the other."""
+    """Return the mean update of chosen pings, computed in a plain loop."""
     weights = {
         "ping": [1.0] * len(chosen),
         "examples": pings.examples[chosen].tolist(),
@@ -286,7 +286,7 @@ def test_a_series_leaves_out_what_is_not_known() -> None:
 
 
 def test_arms_of_files_that_number_their_texts_differently_are_told_apart(tmp_path: Path) -> None:
-    """Two files hold the same arms in different dictionaries, as two workers would write them."""
+    """Two files have the same arms in different dictionaries, as two workers would write them."""
     study = small_study()
     store = store_with(tmp_path / "store", study)
     folder = partition(tmp_path / "landing", "study", "main", 0)

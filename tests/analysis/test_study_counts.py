@@ -1,4 +1,4 @@
-"""Spark's counts equal the landed rows, and the verdict follows from them: on real parts, from Parquet on."""
+"""Spark's counts of real Parquet files equal the landed rows, and the verdict follows from them."""
 
 import functools
 import json
@@ -47,7 +47,7 @@ Count = Callable[..., StudyTally]
 
 @pytest.fixture
 def count(spark: "SparkSession") -> Count:
-    """Count a study in the session that tests share."""
+    """Give a function that counts a study in the tests' shared session."""
     return lambda landing, study, metrics=METRICS, *args, **more: count_study(
         spark, landing, study, metrics, *args, **more
     )
@@ -76,7 +76,7 @@ COUNTED: dict[Path, StudyTally] = {}
 
 @pytest.fixture
 def counted(count: Count, landing: Path) -> StudyTally:
-    """The landed study with all that can be counted of it, counted once."""
+    """Give the landed study's tally of everything, counted once."""
     if landing not in COUNTED:
         COUNTED[landing] = count(landing, small_study(), first_values=True, parts=True)
     return COUNTED[landing]
@@ -289,7 +289,7 @@ def test_a_damaged_column_is_named_though_spark_would_read_it(count: Count, tmp_
 
 
 class _Outline(HTMLParser):
-    """The tags of a page, and every address that it names."""
+    """Collects a page's tags, and all addresses in it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -335,7 +335,7 @@ def test_the_command_prints_json_and_writes_a_page_that_needs_nothing_else(
 
 
 def in_a_process(landing: Path, folder: Path, *options: str) -> tuple[int, str, str]:
-    """Run `fedping analyze` and return its exit code and what it said."""
+    """Run `fedping analyze` in a process; return its exit code, stdout and stderr."""
     command = [sys.executable, "-m", "fedping", "analyze", "study", "--store", str(folder / "store")]
     ran = subprocess.run([*command, "--landing", str(landing), *options], capture_output=True, text=True)
     return ran.returncode, ran.stdout, ran.stderr
@@ -391,7 +391,7 @@ def test_the_command_tells_a_truncated_file_in_one_line_without_sparks_stack_tra
     def analyze() -> tuple[int, str, str]:
         code, out, err = in_this_process(tmp_path / "landing", tmp_path, capsys)
         heard = [err]
-        warm_commands._jvm.java.lang.System.err.println("the end")  # after all that the JVM has said, on the same pipe
+        warm_commands._jvm.java.lang.System.err.println("the end")  # after all output of the JVM, on the same pipe
 
         def complete() -> bool:
             heard.append(capsys.readouterr().err)

@@ -1,4 +1,4 @@
-"""Tables 21 and 22 hold the numbers that a direct computation gives, in every rendering."""
+"""Tables 21 and 22 contain the numbers of a direct computation, in every rendering."""
 
 from html.parser import HTMLParser
 

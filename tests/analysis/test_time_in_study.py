@@ -1,4 +1,4 @@
-"""Effects by the clients' own time in the study, and verdicts without their first days, are what the rows say."""
+"""Effects by clients' own time in the study, and verdicts without their first days, agree with the rows."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,9 +30,9 @@ PAIR = (("treatment", "control"),)
 
 @pytest.fixture(scope="module")
 def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Land a ping in each of six weeks for every client; clients begin within four weeks; a version is a week.
+    """Land a ping in each of six weeks for every client; clients start within four weeks; each version lasts a week.
 
-    The clients' values have a standard deviation of 1, so a difference of two arms of 200 has an error of 0.1.
+    Values have a standard deviation of 1, so a difference of two arms of 200 clients has a standard error of 0.1.
     """
     folder, rng = tmp_path_factory.mktemp("landing"), np.random.default_rng(11)
     ids = rng.integers(0, 256, (CLIENTS, 16), dtype=np.uint8)
@@ -99,7 +99,7 @@ def test_an_effect_that_grows_is_found_late_and_not_in_the_first_week(spark: "Sp
 
 @pytest.mark.spark
 def test_a_window_does_not_make_clients_younger(spark: "SparkSession", landing: Path) -> None:
-    """In the last weeks of the study, no client is new; a window that begins there must not claim so."""
+    """No client is new in the study's last weeks; a window that begins there must not treat clients as new."""
     [found] = [part.number for part in judged(spark, landing, Window(first=8)).tally.parts if part.segment == IN_STUDY]
     assert found == 4
 

@@ -25,7 +25,7 @@ FEWER, MORE = TYPED ** np.linspace(1, 2, 10), TYPED ** np.linspace(1, 0.6, 10)
 
 
 def metric(probabilities: np.ndarray) -> MetricTally:
-    """Return clients in just these proportions, a ping each."""
+    """Return the tally of clients in exactly these proportions, with one ping each."""
     counts = ValueCounts.summed(np.arange(10), np.rint(3000 * probabilities / probabilities.sum()).astype(int))
     n, total, squares = counts.n, counts.mean * counts.n, float(counts.values**2 @ counts.counts)
     return MetricTally(counts, counts, ClientSums(n, n, total, squares, total, n), counts)

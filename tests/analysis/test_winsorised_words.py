@@ -1,4 +1,4 @@
-"""Every place that shows a winsorised mean calls it one, with the untrimmed difference and its interval."""
+"""Every output with a winsorised mean calls it so, and shows the untrimmed difference and its interval."""
 
 from dataclasses import replace
 
@@ -61,7 +61,7 @@ def test_tables_sentences_figures_and_the_page_say_it_and_not_of_a_study_without
 
 @pytest.mark.parametrize("seed", [1])
 def test_the_untrimmed_interval_covers_the_mean_of_heavy_tails_and_the_winsorised_one_another_number(seed: int) -> None:
-    """Lognormal values with a difference of the means, 1,000 clients an arm, 300 studies: 95 % is promised of means."""
+    """300 studies of lognormal values with different means, 1,000 clients in each arm: 95 % are promised for means."""
     rng, covered = np.random.default_rng(seed), [0, 0]
     true = np.exp(0.1 + 1.5**2 / 2) - np.exp(1.5**2 / 2)
     for _ in range(300):

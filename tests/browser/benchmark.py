@@ -1,6 +1,6 @@
-"""What ranking and a ping cost inside a real browser: `python -m tests.browser.benchmark chromium` (or firefox).
+"""Measures ranking and a ping inside a real browser: `python -m tests.browser.benchmark chromium` (or firefox).
 
-Firefox rounds its clock to a millisecond. `node browser/benchmarks/run.js` measures the same in node.
+Firefox rounds its clock to a millisecond. `node browser/benchmarks/run.js` measures the same in Node.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ BROWSERS = ("chromium", "firefox")
 
 
 def measure(browser: str) -> dict[str, dict[str, float]]:
-    """Return milliseconds by what was measured, and by which of its runs."""
+    """Return milliseconds by measurement and run."""
     with serving() as web, opened(browser, f"{web.address}/tests/page.html"):
         for step in ("parity", "digest"):
             web.hears(step)
@@ -38,7 +38,7 @@ def main(browser: str) -> None:
 
 @contextlib.contextmanager
 def opened(browser: str, url: str) -> Iterator[None]:
-    """Open a page in a browser, which has ended when this returns."""
+    """Open a page in a browser, which has ended when the context exits."""
     if browser == "chromium":
         with sync_playwright() as playwright, running_chromium(playwright) as chromium, pages_of(chromium) as pages:
             pages.new_page(url)

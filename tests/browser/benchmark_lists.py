@@ -1,7 +1,7 @@
-"""What a list of a features study costs in Chromium: `python -m tests.browser.benchmark_lists`.
+"""Measures the list of a features study in Chromium: `python -m tests.browser.benchmark_lists`.
 
-Updates a second for 30 features and 20 candidates, and milliseconds to rank 1,000 items, at first, when texts are new,
-and from then on. `browser/benchmarks/lists.js` says what the features are.
+Updates a second for 30 features and 20 candidates, and milliseconds to rank 1,000 items, first with new texts, then
+with cached hashes. `browser/benchmarks/lists.js` defines the features.
 """
 
 import sys

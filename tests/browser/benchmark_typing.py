@@ -1,9 +1,9 @@
-"""What typing waits for in the search page of the extension: `python -m tests.browser.benchmark_typing [PAGES]`.
+"""Measures the delays of typing in the extension's search page: `python -m tests.browser.benchmark_typing [PAGES]`.
 
-In Chromium, with a history of 10,000 pages of ten visits each; real key events, one at a time. Of the thread of the
-search page, and of that of the background script: the longest task, which is the longest that another key would have
-waited, from Chromium's own trace and its own work included; by the clock, and by the processor's time, which others on
-the machine do not lengthen. `key to list` is from the key event to the moment that the list has changed.
+Runs in Chromium, with a history of 10,000 pages of ten visits each and real key events, one at a time. It reports the
+longest task of the search page's thread and of the background script's thread: the longest that another key would
+have waited. The times are from Chromium's own trace, whose work is included: wall time, and processor time, which
+other load doesn't lengthen. `key to list` is the time from the key event to the changed list.
 """
 
 import json
@@ -56,7 +56,7 @@ def history(pages: int) -> Iterator[Seed]:
 
 
 def measure(pages: int, folder: Path) -> dict[str, list[float]]:
-    """Return milliseconds by what was measured, one of each a key."""
+    """Return milliseconds by measurement, one number for each keystroke."""
     extension, _ = packed(folder)
     with sync_playwright() as playwright:
         new_profile(playwright, folder / "profile")
@@ -97,7 +97,7 @@ def _type(search: Page, text: str) -> None:
 
 
 def _stretches(events: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
-    """Return how long each task of the extension's process took, of its pages' thread and of its background's."""
+    """Return the durations of the tasks of the extension's process, of its pages' thread and of its background's."""
     names = {(each["pid"], each["tid"]): each["args"]["name"] for each in events if each["name"] == "thread_name"}
     extension = {pid for (pid, _), name in names.items() if name == BACKGROUND}
     found: dict[str, list[float]] = {}
@@ -111,7 +111,7 @@ def _stretches(events: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
 
 
 def summary(figures: dict[str, list[float]]) -> dict[str, dict[str, float]]:
-    """Return median and 95th percentile of the time to the list; of tasks the longest, and how many are too long."""
+    """Return the median and 95th percentile of the time to the list, and the longest and too long tasks."""
     shown = figures["shown"]
     tasks = {what: times for what, times in sorted(figures.items()) if what != "shown"}
     return {

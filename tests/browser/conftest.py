@@ -1,4 +1,4 @@
-"""A user of the extension in each browser."""
+"""A fixture with a user of the extension in each browser."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.browser.harness.available import needed
 
 @pytest.fixture(params=["chromium", "firefox"])
 def user(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[object]:
-    """Give a :class:`tests.browser.users.User` whose history is that of `tests/browser/garden.py`."""
+    """Give a :class:`tests.browser.users.User` with the history of `tests/browser/garden.py`."""
     needed(request.param)
     from tests.browser.garden import SEEDS
     from tests.browser.harness.little_web import running_web

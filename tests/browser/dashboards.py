@@ -1,4 +1,4 @@
-"""A dashboard over a store with two studies, what landed of the finished one, and a finished run; and its pages."""
+"""A dashboard over a store with two studies, landed pings and a finished run, and helpers for its pages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.walks import following, walked_store
 from tests.support.watched import finished_run
 
 PATIENCE = 120_000
-"""Milliseconds: what is waited for starts processes, on a machine that may be busy."""
+"""Timeout of page conditions, in milliseconds; some need new processes, on a machine that may be busy."""
 
 expect.set_options(timeout=PATIENCE)
 
@@ -35,7 +35,7 @@ FINISHED = "small"
 
 @dataclass
 class Dashboard:
-    """A dashboard over a folder, that can be killed and started again where it was."""
+    """A dashboard over a folder, which can be killed and restarted on the same port."""
 
     folder: Path
     options: Sequence[str] = ()
@@ -51,26 +51,26 @@ class Dashboard:
 
     @property
     def server(self) -> DashboardServer:
-        """The process that serves, or served last."""
+        """The current server process, or the last one."""
         return self._servers[-1]
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The dashboard's address."""
         return self.server.url
 
     @property
     def marks(self) -> list[dict[str, str]]:
-        """By what the processes of every start are known, runs included."""
+        """The marks that identify the processes of every start, including runs."""
         return [server.mark for server in self._servers]
 
     @property
     def store(self) -> ModelStore:
-        """The store that it shows."""
+        """The store that the dashboard shows."""
         return open_store(self.folder / "store")
 
     def publish(self, study: Study, versions: int = 1) -> Version:
-        """Publish what rounds would have made; return the newest."""
+        """Publish versions as rounds would; return the newest."""
         head = self.store.head(study.name, "main")
         for _ in range(versions):
             head = following(study, head, np.random.default_rng(head.iteration))
@@ -80,7 +80,7 @@ class Dashboard:
 
 @contextlib.contextmanager
 def dashboard_over(folder: Path, *options: str) -> Iterator[Dashboard]:
-    """Serve a folder; nothing may be left of it at the end."""
+    """Serve a folder; check that no process is left at the end."""
     dashboard = Dashboard(folder, options)
     dashboard.start()
     try:
@@ -93,7 +93,7 @@ def dashboard_over(folder: Path, *options: str) -> Iterator[Dashboard]:
 
 
 def walked(folder: Path, versions: int) -> Study:
-    """Make a store with a study whose line has so many versions after version 0; return the study."""
+    """Make a store with a study whose line has ``versions`` versions after version 0; return the study."""
     study = small_study("walk", m=3)
     walked_store(folder / "store", study, versions)
     return study
@@ -109,7 +109,7 @@ def simulated(folder: Path) -> None:
 
 
 def full(folder: Path) -> None:
-    """Fill a folder with all that pages can show but a count."""
+    """Fill a folder with everything that pages can show, except a count."""
     simulated(folder)
     walked(folder, 30)
     finished_run(folder / "runs", RUN, RUN_TITLE)
@@ -118,7 +118,7 @@ def full(folder: Path) -> None:
 CUT_OFF = (
     r"ERR_(CONNECTION_REFUSED|CONNECTION_RESET|EMPTY_RESPONSE|INCOMPLETE_CHUNKED_ENCODING|CONTENT_LENGTH_MISMATCH)"
 )
-"""What pages complain of when a server is killed, whatever it was about to answer."""
+"""Pattern of the errors that pages report when a server is killed during an answer."""
 
 
 def compared(run: str = RUN, variants: Sequence[str] = VARIANTS) -> str:
@@ -136,7 +136,7 @@ def drawn(page: Page) -> Page:
 
 
 def rows_of(page: Page, figure: str) -> list[list[str]]:
-    """Return the numbers of a figure, opened, as a person reads them."""
+    """Open the table of a figure, and return its cells as a reader sees them."""
     table = page.locator(f"{figure} details")
     if table.get_attribute("open") is None:
         table.locator("summary").click()
@@ -147,9 +147,9 @@ def rows_of(page: Page, figure: str) -> list[list[str]]:
 
 
 def widened(page: Page, width: int, height: int) -> Page:
-    """Give a page's window another size, and wait until the page has noticed; return the page.
+    """Resize a page's window, and wait until the page has adapted; return the page.
 
-    :func:`scrolls_sideways` tells from then on of the very moment too, when every figure is as wide as it was.
+    From then on, :func:`scrolls_sideways` also covers the moment of resizing, when figures still have the old width.
     """
     page.evaluate(
         """width => {

@@ -1,4 +1,4 @@
-"""What the tests of the extension share: a history of pages about gardens, a study, and what Python makes of both."""
+"""Shared data of the extension's tests: a history of pages about gardens, a study, and Python's results for both."""
 
 import time
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ START: list[float] = frecency_start().tolist()
 
 
 def study(personal: Personalization | None = None) -> Study:
-    """Return a study of one arm, whose weights take steps so long that one choice changes the order."""
+    """Return a study of one arm with steps so large that one choice changes the order."""
     long, short = Step(start=60, min=1, max=60), Step(start=1, min=1, max=1)
     weights = tuple(
         Weight(name, start, long if "Bonus" in name else short, integer=True)
@@ -59,24 +59,24 @@ def garden_store(folder: Path, personal: Personalization | None = None) -> Model
 
 
 def seeded() -> dict[str, Page]:
-    """Return the pages about gardens as Python takes them, by address."""
+    """Return the pages about gardens as pages of the Python models, by address."""
     return {seed.url: seed.page() for seed in SEEDS if seed.title != "Bank"}
 
 
 def page_of(told: dict[str, Any]) -> Page:
-    """Return a page of the extension as the Python models take it."""
+    """Return a page of the extension as a page of the Python models."""
     visits = tuple(Visit(int(visit["time"] * 1000), visit["type"]) for visit in told["visits"])
     return Page(visits, told["visitCount"], told["typed"], told["bookmarked"])
 
 
 def scores_by(weights: Sequence[float], pages: Sequence[Page]) -> list[int]:
     now = time.time_ns() // 1000
-    """Return the scores that Python gives pages now."""
+    """Return Python's current scores of pages."""
     return [frecency(np.array(weights, float), page, now) for page in pages]
 
 
 def ranked_by(weights: Sequence[float], pages: dict[str, Page]) -> list[str]:
-    """Return the addresses in the order that Python gives them."""
+    """Return the addresses in the order of Python's scores."""
     scores = dict(zip(pages, scores_by(weights, list(pages.values())), strict=True))
     assert len(set(scores.values())) == len(scores), "equal scores say nothing of an order"
     return sorted(pages, key=lambda url: -scores[url])
@@ -93,7 +93,7 @@ def update_of(pages: Sequence[Page], chosen: int) -> list[float]:
 
 
 def set_study(user: User, server: str) -> None:
-    """Set the server and the study, on the page of the settings."""
+    """Set the server and the study on the settings page."""
     user.open("options/options.html")
     wait_for(lambda: user.text("#version"), "the page, which fills in what is set")
     user.fill("#ingest", server)
@@ -110,7 +110,7 @@ def take_part(user: User, server: str) -> None:
 
 
 def choose(user: User, place: int) -> None:
-    """Choose a page in the address bar, and wait until it is there: it goes to whichever tab is in front by then."""
+    """Choose a page in the address bar, and wait until it has loaded, in whichever tab is then in front."""
     url = user.type("garden")[place]
     user.choose(place)
     wait_for(lambda: user.address() == url, f"the page {url}")

@@ -1,6 +1,6 @@
-"""A web server for a page in a real browser: it serves `browser/`, hears what the page tells, and relays to ingest.
+"""A web server for a page in a real browser: it serves `browser/`, receives the page's reports, and relays to ingest.
 
-The relay is an origin of its own, as an ingest elsewhere is, and remembers what the browser said of itself.
+The relay is a separate origin, like a remote ingest, and records the headers that identify the browser.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ _HOP = {"connection", "host", "content-length", "accept-encoding", "transfer-enc
 
 class _Quiet:
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 class _Page(_Quiet, SimpleHTTPRequestHandler):
@@ -32,7 +32,7 @@ class _Page(_Quiet, SimpleHTTPRequestHandler):
     more: dict[str, str]
 
     def translate_path(self, path: str) -> str:
-        """Find what lies below `/conformance/` in the documentation."""
+        """Map `/conformance/` to the folder in the documentation."""
         return str(DOCS / path[1:]) if path.startswith("/conformance/") else super().translate_path(path)
 
     def do_GET(self) -> None:
@@ -53,7 +53,7 @@ class _Page(_Quiet, SimpleHTTPRequestHandler):
 
 @dataclass(frozen=True)
 class Passed:
-    """One request that passed the relay, the status that ingest gave, and what was posted."""
+    """One request through the relay: its headers, ingest's status, and the posted body."""
 
     method: str
     path: str
@@ -71,7 +71,7 @@ class _Relay(_Quiet, BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length) if self.command in ("POST", "PUT") else None
         replaced = self.command == "GET" and self.path in self.instead
-        dropped = _HOP | {"if-none-match", "etag"} if replaced else _HOP  # the tag is that of what ingest has
+        dropped = _HOP | {"if-none-match", "etag"} if replaced else _HOP  # the tag is for ingest's document
         headers = {name: value for name, value in self.headers.items() if name.lower() not in dropped}
         request = urllib.request.Request(self.to + self.path, data=body, headers=headers, method=self.command)
         try:
@@ -105,8 +105,8 @@ class _Relay(_Quiet, BaseHTTPRequestHandler):
 class Web:
     """The servers of one test.
 
-    ``more`` are pages to serve beside those of `browser/`, and ``instead`` what the relay says in place of ingest; both
-    by path.
+    ``more`` has pages to serve besides those of `browser/`, and ``instead`` answers that the relay gives in place of
+    ingest's; both by path.
     """
 
     address: str
@@ -117,20 +117,20 @@ class Web:
     instead: dict[str, bytes] = field(default_factory=dict)
 
     def hears(self, step: str) -> Any:
-        """Wait for what the page says of a step."""
+        """Wait for the page's report of a step, and return it."""
         said = self.told.get(timeout=LONGEST_WAIT)
         assert said["step"] == step, said
         assert "error" not in said, said["error"]
         return said["value"]
 
     def posts(self) -> list[Passed]:
-        """Return the submissions that passed."""
+        """Return the relayed submissions."""
         return [each for each in self.passed if each.method == "POST"]
 
 
 @contextlib.contextmanager
 def serving(ingest: str = "") -> Iterator[Web]:
-    """Serve the page, and relay to ingest, on free ports."""
+    """Serve the page and relay to ingest, on free ports."""
     told: queue.Queue[dict[str, Any]] = queue.Queue()
     passed: list[Passed] = []
     more: dict[str, str] = {}

@@ -1,8 +1,8 @@
-"""The pictures of the documentation: `make screenshots`, or `python -m tests.browser.screenshots docs/pictures [KEPT]`.
+"""Takes the documentation's pictures: `make screenshots`, `python -m tests.browser.screenshots docs/pictures [KEPT]`.
 
-Everything on them is real: a study that is simulated, its results as Spark counts them, an experiment that is run, a
-history that is typed into. Seeds, sizes and the pages' clock are fixed, and what tells of this machine's clock is
-written over. KEPT is a folder for what takes minutes to make, to take the pictures again without making it.
+They show real data: a simulated study, its results counted by Spark, a completed experiment, a search in a history.
+Seeds, sizes and the pages' clock are fixed, and texts that depend on this machine's clock are replaced. KEPT is a
+folder for data that take minutes to compute, to reuse for more pictures.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from tests.support.versions import WHEN
 
 WIDE, NARROW = 1280, 390
 COLOURS = 256
-"""Of which a picture is made: an eighth of the bytes, and nothing that an eye would miss."""
+"""Number of colours in a picture: an eighth of the bytes, without a visible difference."""
 
 CLOCK = datetime(2018, 6, 22, 12, 20, tzinfo=UTC)
-"""The moment at which the pages are looked at: some minutes after the study has ended."""
+"""The pages' time in the pictures: some minutes after the study has ended."""
 
 RUN, EXPERIMENT = "20260102-030405-breast-cancer", "breast_cancer"
 
@@ -60,7 +60,7 @@ crypto.getRandomValues = (array) => array.fill(0).map(() => next() & 255);
 crypto.randomUUID = () => "10000000-1000-4000-8000-100000000000".replace(/[018]/g,
     (digit) => (digit ^ ((next() & 15) >> (digit / 4))).toString(16));
 """
-"""Ids that are the same every time."""
+"""Script that replaces random numbers, so that ids are the same every time."""
 
 WRITTEN_OVER = """
 for (const cell of document.querySelectorAll(".matrix td"))
@@ -68,12 +68,12 @@ for (const cell of document.querySelectorAll(".matrix td"))
 for (const term of document.querySelectorAll(".verdict dt"))
     if (term.textContent === "Counting began") term.nextElementSibling.textContent = "22 June 2018, 12:20 UTC";
 """
-"""What this machine's clock has a part in."""
+"""Script that replaces texts which depend on this machine's clock."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture: of what page, after what was done on it, and how high."""
+    """A picture: its page, the actions before it is taken, and its height."""
 
     name: str
     address: str
@@ -83,7 +83,7 @@ class Picture:
 
 
 def simulated(folder: Path) -> None:
-    """Simulate the study that comes with fedping to its end: a minute's work."""
+    """Simulate fedping's example study to its end, which takes a minute."""
     from fedping.experiments.simulate import experiment_from_toml, simulate
 
     experiment = STUDY.with_name("demo_study.toml")
@@ -93,7 +93,7 @@ def simulated(folder: Path) -> None:
 
 
 def run(folder: Path) -> None:
-    """Run the experiment that comes with fedping, as a run of the dashboard."""
+    """Run fedping's example experiment, as a run of the dashboard."""
     from fedping.experiments.laboratory.run import run_experiment
     from fedping.experiments.laboratory.settings import experiment_from_toml
     from fedping.experiments.run_process import ENDED, PROCESS, Ended, Process
@@ -107,7 +107,7 @@ def run(folder: Path) -> None:
 
 
 def count(page: Page) -> None:
-    """Ask the question of the study: is treatment better than the controls, since its rounds were over?"""
+    """Ask the study's question: is treatment better than the controls after the last round?"""
     if page.locator("#verdict").count():
         return
     for box in page.locator("input[name=pairs][type=checkbox]").all():
@@ -119,7 +119,7 @@ def count(page: Page) -> None:
 
 
 def typed(page: Page) -> None:
-    """Type into the demo page, and take what stands third."""
+    """Type into the demo page, and choose the third suggestion."""
     page.locator("#demo").wait_for()
     page.locator("#query").press_sequentially("weather")
     for _ in range(3):
@@ -139,7 +139,7 @@ DASHBOARD = (
 
 
 def take(page: Page, file: Path) -> None:
-    """Write what is to be seen of a page."""
+    """Write a picture of a page's visible part."""
     page.wait_for_load_state("networkidle") if "/demo/" in page.url else drawn(page)
     page.evaluate(WRITTEN_OVER)
     page.screenshot(path=file)
@@ -150,7 +150,7 @@ def take(page: Page, file: Path) -> None:
 
 
 def pictures(playwright: Playwright, url: str, of: Picture, out: Path) -> None:
-    """Take a picture in the light and in the dark, and on a telephone if it is to be."""
+    """Take a picture in both themes, and on a phone if requested."""
     looks = [("light", WIDE), ("dark", WIDE), *([("light", NARROW)] if of.narrow else [])]
     with running_chromium(playwright) as browser:
         for scheme, width in looks:
@@ -165,7 +165,7 @@ def pictures(playwright: Playwright, url: str, of: Picture, out: Path) -> None:
 
 @contextlib.contextmanager
 def demo_page(folder: Path) -> Iterator[str]:
-    """Serve the demo page over a study to try it on; gives its origin."""
+    """Serve the demo page over a study; yield its origin."""
     study = playground(study_from_toml(STUDY))
     store = open_store(folder / "store", create=True)
     store.create_study(study, first_versions(study, created=WHEN, code_version="demo"))
@@ -174,7 +174,7 @@ def demo_page(folder: Path) -> Iterator[str]:
 
 
 def extension(playwright: Playwright, folder: Path, out: Path) -> None:
-    """Take a picture of the extension's search page over a history that was put into the browser."""
+    """Take a picture of the extension's search page with a seeded history."""
     from tests.browser.users import packed
 
     profile = folder / "profile"
@@ -191,7 +191,7 @@ def extension(playwright: Playwright, folder: Path, out: Path) -> None:
 
 
 def main(out: Path, kept: Path) -> None:
-    """Take them all."""
+    """Take all pictures."""
     out.mkdir(parents=True, exist_ok=True)
     if not (kept / "store").is_dir():
         simulated(kept)

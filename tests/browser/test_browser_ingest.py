@@ -1,4 +1,4 @@
-"""The JavaScript client against the real ingest: its pings are valid, land once, and hold what it computed."""
+"""The JavaScript client against the real ingest: its pings are valid, land once, and contain its computed values."""
 
 import json
 import subprocess
@@ -31,7 +31,7 @@ from tests.support.versions import WHEN
 
 
 def drive(ingest: str, study: str, *, clients: int = 20, mode: str = "cors", seconds: int = 60) -> list[dict[str, Any]]:
-    """Let JavaScript clients take part, and return what each says of itself."""
+    """Run JavaScript clients, and return each one's report."""
     asked = {"ingest": ingest, "study": study, "clients": clients, "mode": mode, "seconds": seconds}
     run = subprocess.run(
         [node(), str(BROWSER / "tests" / "drive.js"), json.dumps(asked)], capture_output=True, text=True, timeout=200
@@ -84,7 +84,7 @@ LINKS: dict[str, Upload] = {
     "levels-r-4": (Levels(bits=4, rotate=True),),
     "steps": (Steps(size=1.0),),
 }
-"""The links that browsers have, by the tag that travels."""
+"""The browser's links, by the tag of their updates."""
 
 
 def study_of_links(uploads: dict[str, Upload]) -> Study:
@@ -130,7 +130,7 @@ def test_every_encoding_goes_through_ingest_into_a_round(tmp_path: Path) -> None
 
 
 def assert_near(tag: str, decoded: NDArray[np.float32], learned: NDArray[np.float64]) -> None:
-    """Hold what a server reads to what a client learned: no farther from it than rounding at random goes."""
+    """Check that the server's update is as close to the client's as random rounding allows."""
     single, longest = learned.astype(np.float32), np.ceil(1 / 0.5)
     spread = float(single.max() - single.min())
     if tag.startswith("mask"):
@@ -148,9 +148,9 @@ def assert_near(tag: str, decoded: NDArray[np.float32], learned: NDArray[np.floa
 
 @pytest.mark.parametrize("uploads", [{"main": ()}, {"mask": LINKS["mask-steps"]}], ids=["dense", "at-random"])
 def test_a_server_that_fails_in_every_way_gets_each_ping_under_one_id(uploads: dict[str, Upload]) -> None:
-    """Some attempts are lost on the way, some answers on the way back, some are put off; each ping lands in the end.
+    """Some attempts are lost, some answers are lost, some attempts are deferred; each ping lands in the end.
 
-    What was drawn for a ping, it keeps: another attempt sends the same bytes.
+    A retry sends the same bytes: nothing is drawn again.
     """
     plan = [DROPPED, refusal(503, "later", Retry_After="0"), CUT_SHORT, ANSWER_LOST, refusal(507), LANDED]
 
@@ -162,7 +162,7 @@ def test_a_server_that_fails_in_every_way_gets_each_ping_under_one_id(uploads: d
         told = drive(server.url, "links", clients=4)
         sent = {UUID(each["documentId"]) for client in told for each in client["sent"]}
         assert len(sent) == 12
-        assert set(server.bodies()) == sent  # which holds that no two bodies of one id differ
+        assert set(server.bodies()) == sent  # also checks that all bodies of an id are equal
         assert set(server.landings) == sent
         assert all(client["counts"]["accepted"] == 3 for client in told)
         attempts = Counter(attempt.document_id for attempt in server.attempts)

@@ -1,4 +1,4 @@
-"""Browsers in a line of shares: what a real ingest takes, the leader's half of it, and the helper's own code opens."""
+"""Browsers in a two-server line: a real ingest accepts their shares, and the helper's own code opens its half."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,7 +36,7 @@ D = 22 + len(METRICS)
 
 
 def study_of_shares(arms: Sequence[str], privacy: Privacy, name: str = "shares") -> Study:
-    """Return a study of a line of shares of frecency, all of whose arms are equally large."""
+    """Return a study with a two-server line of frecency and arms of equal size."""
     spec = study_of_pings().lines[0].spec
     made = tuple(
         Arm(name=arm, share=1 / len(arms), line="main", submits=arm != "control", applies=True) for arm in arms
@@ -45,14 +45,14 @@ def study_of_shares(arms: Sequence[str], privacy: Privacy, name: str = "shares")
 
 
 def shared(seal: Seal = "x25519", central: Central | None = None, proofs: bool = False) -> Privacy:
-    """Return settings of sums of two clients or more, of which every client sends at once."""
+    """Return privacy settings with sums of at least two clients, in which every client sends at once."""
     helper = Shared(helper=identity_of(HELPER), min_batch=2, seal=seal, proofs=proofs)
     return Privacy(shared=helper, central=central, loss=(0.0, 1000.0), delay_minutes=0)
 
 
 @dataclass
 class Running:
-    """An ingest, what leads to it with the helper's offer in the study, and the keys of the helper."""
+    """An ingest, a relay that adds the helper's offer to the study, and the helper's keys."""
 
     study: Study
     server: IngestServer
@@ -66,12 +66,12 @@ class Running:
         return signed_offer(self.terms, HELPER)
 
     def publish(self, offer: Offer | None) -> None:
-        """Show clients another offer than that which is published; none, if there is none."""
+        """Show clients another offer than the published one; None shows no offer."""
         offers = {} if offer is None else {"main": offer}
         self.web.instead[f"/models/{self.study.name}/study.json"] = public_json(public_study(self.study, offers=offers))
 
     def landed(self) -> dict[str, dict[UUID, bytes]]:
-        """Return by arm what has landed, payloads by document id, all as long as the layout says."""
+        """Return the landed payloads by arm and document id; all have the length of the layout."""
         rows, size = landed_rows(self.landing), layout(D, self.terms.seal, self.terms.metric).size
         assert {row["update_encoding"] for row in rows.values()} == {"shared"}
         assert {len(row["update"]) for row in rows.values()} == {size}
@@ -81,13 +81,13 @@ class Running:
         return dict(sorted(found.items()))
 
     def sums(self) -> dict[str, list[int]]:
-        """Return by arm what both servers find together; they refuse nobody."""
+        """Return the sums of both servers by arm; they reject no client."""
         answered, found = self.answer(self.landed())
         assert {each.refused for each in answered} == {()}
         return found
 
     def answer(self, landed: dict[str, dict[UUID, bytes]]) -> tuple[tuple[AnsweredArm, ...], dict[str, list[int]]]:
-        """Return what the helper answers, and by arm the sum of both, its noise included, where it refuses nobody."""
+        """Return the helper's answer, and both servers' noisy sums of the arms in which it rejects no client."""
         line, names = self.study.lines[0], list(landed)
         shares: Shares = {}
         for number, payloads in enumerate(landed.values()):
@@ -111,7 +111,7 @@ class Running:
 
 @contextmanager
 def running(folder: Path, study: Study) -> Iterator[Running]:
-    """Run the ingest of a study whose helper has made its offer."""
+    """Run the ingest of a study with a helper's offer."""
     [line] = study.lines
     assert line.privacy is not None
     assert line.privacy.shared is not None
@@ -139,7 +139,7 @@ def test_what_browsers_share_adds_up_to_what_they_told(tmp_path: Path, proofs: b
 
 
 def test_a_proof_counts_for_its_own_message_alone(tmp_path: Path) -> None:
-    """Of messages that come with proofs, the helper refuses the one that is not as its browser made it."""
+    """Of messages with proofs, the helper rejects the one that was changed after leaving the browser."""
     with running(tmp_path, study_of_shares(["treatment"], shared(proofs=True))) as made:
         drive(made.web.relay, "shares", clients=4)
         made.server.flush()
@@ -176,7 +176,7 @@ def test_without_an_offer_that_fits_nothing_is_sent(tmp_path: Path) -> None:
 
 @pytest.fixture(params=["chromium", "firefox"])
 def visit(request: pytest.FixtureRequest) -> Callable[[str], object]:
-    """Return what opens a page in a browser."""
+    """Return a function that opens a page in a browser."""
     browser = request.getfixturevalue(request.param)
     return browser.new_page if request.param == "chromium" else browser.page.navigate
 

@@ -1,4 +1,4 @@
-"""Charts in a real browser: they answer to the pointer and to the keyboard, and say the same to both."""
+"""Charts in a real browser: pointer and keyboard show the same values."""
 
 import re
 from collections.abc import Iterator
@@ -27,12 +27,12 @@ pytestmark = pytest.mark.browser
 
 LINE = "/live/walk/main/"
 BACK_AT = 9
-"""The version that repeats another."""
+"""Number of the version that the rollback published."""
 
 
 @pytest.fixture(scope="module")
 def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
-    """A line that was rolled back, and a finished run."""
+    """Give a dashboard with a rolled-back line and a finished run."""
     folder = tmp_path_factory.mktemp("charts")
     study = walked(folder, BACK_AT - 1)
     finished_run(folder / "runs", RUN, "two variants")
@@ -44,7 +44,7 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
 
 
 def _rounds(dashboard: Dashboard) -> None:
-    """Add a study with a guard and real rounds, which tell who moves the model."""
+    """Add a study with a guard and real rounds, whose charts show the influence of clients."""
     study = small_study("moved")
     lines = (msgspec.structs.replace(study.lines[0], guard=Guard()),)
     study = msgspec.structs.replace(study, lines=lines)
@@ -68,7 +68,7 @@ def reopened(page: Page, address: str) -> None:
 
 
 def point_at(figure: Locator, x: float, y: float = 0.5) -> None:
-    """Move the pointer to shares of a drawing's area."""
+    """Move the pointer to a position in a drawing, as fractions of its area."""
     box = figure.locator(".over").bounding_box()
     assert box is not None
     figure.page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"])
@@ -246,7 +246,7 @@ def test_accuracy_of_two_seeds_is_drawn_between_0_and_1(dashboard: Dashboard, ch
 
 
 def _rows(tip: Locator) -> dict[str, str]:
-    """Return what a tip tells, by name."""
+    """Return the values of a tip, by name."""
     names, values = (tip.locator(f".rows p:has(.name) .{part}").all_inner_texts() for part in ("name", "value"))
     return dict(zip(names, values, strict=True))
 

@@ -1,4 +1,4 @@
-"""Experiments in a real browser: described in the form, watched to the end, stopped, gone on with, and never lost."""
+"""Experiments in a real browser: described in the form, watched to the end, stopped, resumed, and never lost."""
 
 import json
 import re
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.browser
 KEPT = ("FedGD", "FedGD+")
 
 LONG = 100_000
-"""Milliseconds: a run gives way to whoever else wants the cores."""
+"""Timeout for a run's end, in milliseconds; runs have low priority on busy cores."""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def describe(page: Page, title: str, *, rounds: int, variants: tuple[str, ...] =
 
 
 def started(page: Page) -> str:
-    """Start what is described; return the run's id."""
+    """Start the described experiment; return the run's id."""
     page.get_by_role("button", name="Start", exact=True).click()
     page.wait_for_url(re.compile(r"/runs/[^/]+/$"))
     return page.url.split("/")[-2]
@@ -154,7 +154,7 @@ def test_a_run_is_stopped_gone_on_with_and_outlives_the_dashboard(dashboard: Das
     item.get_by_role("button", name="Stop").click()
     expect(item).to_contain_text("stopped")
     expect(page.locator("#state")).to_have_text("stopped", timeout=LONG)
-    page.close()  # what it still asks for would be gone with the run
+    page.close()  # its later requests would fail without the run
     note = json.loads((folder / "run.json").read_text())
     assert note["title"] == "A long one"
     item.get_by_role("link", name="Delete").click()
@@ -166,6 +166,6 @@ def test_a_run_is_stopped_gone_on_with_and_outlives_the_dashboard(dashboard: Das
 
 
 def _processes(dashboard: Dashboard, folder: Path) -> list[str]:
-    """Return the processes of any start of the dashboard that work in a folder."""
+    """Return all processes of the dashboard, over all its starts, that work in a folder."""
     found = [command for mark in dashboard.marks for command in marked(mark).values()]
     return [command for command in found if str(folder) in command]

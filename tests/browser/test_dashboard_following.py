@@ -31,7 +31,7 @@ TOKEN = "a-token-for-tests-only"
 
 @pytest.fixture(scope="module")
 def study_and_dashboards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Study, Dashboard, Dashboard]]:
-    """One study, an open dashboard, and one that asks for a token and holds no stream."""
+    """Give a study, a dashboard without a token, and one with a token and without streams."""
     folder = tmp_path_factory.mktemp("followed")
     (folder / "token").write_text(TOKEN)
     study = walked(folder, 6)
@@ -56,13 +56,13 @@ def door(study_and_dashboards: tuple[Study, Dashboard, Dashboard]) -> Dashboard:
 
 
 def shows(page: Page, version: int) -> None:
-    """Wait until the page says that a version is the newest."""
+    """Wait until the page shows a version as the newest."""
     script = "version => document.querySelector('#health dd')?.firstChild.textContent === version"
     page.wait_for_function(script, arg=str(version))
 
 
 def iterations(page: Page) -> list[int]:
-    """Return the iterations of the figure of clients, as its table lists them."""
+    """Return the iterations in the table of the clients' figure."""
     return [int(row[0]) for row in rows_of(page, "#clients")]
 
 
@@ -126,7 +126,7 @@ def test_the_door_lets_in_whoever_has_the_token_and_leads_to_where_they_wanted(
     assert [(cookie.get("httpOnly"), cookie.get("sameSite")) for cookie in cookies] == [(True, "Strict")]
     assert TOKEN not in page.content()
 
-    # No stream is free here: the page asks now and then instead, and is told all the same.
+    # No stream is free here, so the page polls, and still gets the changes.
     expect(page.locator("#connection")).to_have_text("asking every 3 s")
     head = door.publish(study)
     shows(page, head.iteration)
@@ -223,7 +223,7 @@ def test_a_held_version_is_told_on_top_and_left_behind_by_hand(
 
 
 def _tab_to(page: Page, element: str) -> None:
-    """Press the tabulator until an element has the focus."""
+    """Press the Tab key until an element has the focus."""
     for _ in range(200):
         page.keyboard.press("Tab")
         if _focused(page) == element:

@@ -1,4 +1,4 @@
-"""Notes and roles in a real browser: written on a page, drawn on charts, printed, saved; and what each role sees."""
+"""Notes and roles in a real browser: notes are written, drawn on charts, printed and saved; roles have buttons."""
 
 import re
 from collections.abc import Iterator
@@ -123,7 +123,7 @@ def test_the_results_page_has_the_same_notes(chromium: Pages, empty: Dashboard, 
 
 @pytest.fixture(scope="module")
 def counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
-    """A study whose results have been counted, with a note 70 minutes after its first ping and one a year later."""
+    """Give a study with counted results, a note 70 minutes after its first ping, and another a year later."""
     folder = tmp_path_factory.mktemp("counted")
     study = many_arms(3)
     store = open_store(folder / "store", create=True)

@@ -1,4 +1,4 @@
-"""Every page of the dashboard in a real browser: readable for all, at every width; and the results of a study."""
+"""Every page of the dashboard in a real browser: accessible at every width; and the results of a study."""
 
 import json
 from collections import Counter
@@ -35,10 +35,10 @@ from tests.browser.harness.waiting import wait_for
 pytestmark = pytest.mark.browser
 
 EVALUATED = datetime(2018, 6, 20, 2, 30, tzinfo=UTC)
-"""From when on the pings of the study are judged: its five rounds are over, and one model is out."""
+"""Start of the evaluated pings: all five rounds are over, and the final model is published."""
 
 HIGH = 6000
-"""Pixels: all figures are to be seen, and so drawn."""
+"""Window height in pixels at which all figures are visible, and so drawn."""
 
 PAGES = {
     "all lines": "/live/",
@@ -70,7 +70,7 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
 
 @pytest.fixture(scope="module")
 def counted(dashboard: Dashboard, chromium_browser: Browser) -> str:
-    """Ask a question on the page of results, wait for its count, and return the address of the answer."""
+    """Ask a question on the results page, wait for its count, and return the address of the answer."""
     with pages_of(chromium_browser) as pages:
         page = pages.new_page(f"{dashboard.url}/results/{FINISHED}/")
         pairs = page.locator("input[name=pairs][type=checkbox]")
@@ -87,7 +87,7 @@ def counted(dashboard: Dashboard, chromium_browser: Browser) -> str:
 
 
 def is_fit_for_all(page: Page) -> None:
-    """Hold that a page, light and wide as dark and narrow, is accessible and no wider than the window."""
+    """Check that a page, light and wide or dark and narrow, is accessible and fits the window's width."""
     opened = "for (const one of document.querySelectorAll('details')) one.open = true"
     for dark, width in ((False, 1280), (True, 390)):
         page.emulate_media(color_scheme="dark" if dark else "light")
@@ -195,7 +195,7 @@ def test_the_button_changes_the_theme_and_the_browser_remembers_it(dashboard: Da
     page = drawn(chromium.new_page(dashboard.url + WALK, height=3000))
 
     def colours() -> tuple[str, str]:
-        """Return the page's colour, and the middle of a heat map, once it has all versions: they come in parts."""
+        """Return the page's colour and a heat map's middle colour, once all versions have arrived in parts."""
         page.wait_for_function(
             "document.querySelector('#weights canvas').width > "
             "Number(document.querySelector('#health dd').firstChild.textContent)"

@@ -1,4 +1,4 @@
-"""The pages of a private study: what is spent and left is there, in both themes, and what does not exist is not."""
+"""The pages of a private study: they show the spent and remaining budget, in both themes, and no empty parts."""
 
 from collections.abc import Iterator
 

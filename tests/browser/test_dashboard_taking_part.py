@@ -1,4 +1,4 @@
-"""The Live page of a study of institutions, in a real browser: who takes part, and how versions do on held-out rows."""
+"""The Live page of a study of institutions, in a real browser: participants, and evaluation on held-out rows."""
 
 from pathlib import Path
 

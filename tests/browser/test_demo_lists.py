@@ -1,4 +1,4 @@
-"""The demo page of a study of features: an item chosen, and followed through ingest and a round, and back."""
+"""The demo page of a study of features: an item's choice, followed through ingest and a round to the next version."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The demo page in a real browser: typed into, and a choice followed through ingest, Parquet and a round, and back."""
+"""The demo page in a real browser: a search and a choice, followed through ingest and a round to the next version."""
 
 import contextlib
 import json
@@ -48,7 +48,7 @@ def demo_page(folder: Path) -> Iterator[IngestServer]:
         server.stop()
 
 
-# In tests, before the browser: it has to be gone before the server is, or its pages complain.
+# Tests request the server before the browser, so that the browser closes first; otherwise its pages complain.
 @pytest.fixture
 def store(tmp_path: Path) -> ModelStore:
     return new_store(tmp_path)
@@ -62,7 +62,7 @@ def server(store: ModelStore, tmp_path: Path) -> Iterator[IngestServer]:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IngestServer]:
-    """A server for the tests that do not care what others have sent."""
+    """Give a server shared by tests whose results don't depend on other pings."""
     folder = tmp_path_factory.mktemp("shared")
     new_store(folder)
     with demo_page(folder) as server:
@@ -76,7 +76,7 @@ def opened(chromium: Pages, server: IngestServer, **options: object) -> Page:
 
 
 def choose(page: Page, typed: str = "weather", down: int = 3) -> None:
-    """Type a word and take the suggestion that is so many below the first."""
+    """Type a word and choose the suggestion that is ``down`` places below the first."""
     page.locator("#query").click()
     page.keyboard.press("Control+A")
     page.keyboard.type(typed)
@@ -200,14 +200,14 @@ def test_it_says_when_the_server_is_away_and_goes_on_when_it_is_back(server: Ing
     is_clean(page)
     server.start()
     expect(page.locator("#notice")).to_be_hidden()
-    expect(page.locator("#answer")).to_contain_text("200 means", timeout=4 * PATIENCE)  # waits double while it is away
+    expect(page.locator("#answer")).to_contain_text("200 means", timeout=4 * PATIENCE)  # waits grow while it is away
     server.flush()
     assert len(landed_rows(server.landing)) == 1
     chromium.forgive("ERR_CONNECTION_REFUSED")
 
 
 def test_a_study_of_another_kind_is_told_in_a_sentence(shared: IngestServer, chromium: Pages) -> None:
-    page = chromium.new_page(f"{shared.url}/demo/")  # the first of the store, which is of model updates
+    page = chromium.new_page(f"{shared.url}/demo/")  # the store's first study, which is of model updates
     expect(page.locator("#notice")).to_contain_text("The study 'models' cannot be tried here")
     is_clean(page)
     page.get_by_role("link", name=PLAYGROUND).click()
@@ -285,4 +285,4 @@ def test_a_personal_model_ranks_after_a_reload_is_in_no_ping_and_can_be_forgotte
 
 
 KEPT = "sessionStorage.getItem('arm/personalized/fedping/playground/own/main')"
-"""What the page's client keeps for itself."""
+"""Expression for the stored personal model of the page's client."""

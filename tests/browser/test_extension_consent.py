@@ -19,13 +19,13 @@ pytestmark = pytest.mark.browser
 
 
 def would_send(user: User) -> dict[str, Any]:
-    """Return the ping that the page of the extension shows."""
+    """Return the ping that the extension's page shows."""
     ping: dict[str, Any] = json.loads(wait_for(lambda: user.text("#would-send-json"), "the ping that would be sent"))
     return ping
 
 
 def listed_fields(user: User) -> list[str]:
-    """Return the technical names that the page of the extension lists."""
+    """Return the technical names that the extension's page lists."""
     return wait_for(lambda: user.texts("#would-send-names dt code:first-child"), "the technical names")
 
 
@@ -101,7 +101,7 @@ def test_nothing_is_sent_before_the_user_agrees_nor_when_switched_off(user: User
 
         user.click("#on")
         wait_for(lambda: len(web.passed) > len(before), "the study to be asked for again")
-        assert len(web.posts()) == 1  # nor is the choice made up for that was made meanwhile
+        assert len(web.posts()) == 1  # and the choice made in the meantime isn't sent later
         server.flush()
     (row,) = landed_rows(tmp_path / "landing").values()
     assert row["model_version"] == 0

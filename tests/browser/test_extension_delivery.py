@@ -1,4 +1,4 @@
-"""The extension in real browsers: a ping that nobody has taken outlives the browser."""
+"""The extension in real browsers: an unsent ping survives the browser's end."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The extension's pages in Chromium: accessible in every look, and the search page by the keyboard alone."""
+"""The extension's pages in Chromium: accessible in every theme, and the search page works by keyboard alone."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +25,7 @@ expect.set_options(timeout=PATIENCE)
 
 @pytest.fixture
 def profile(playwright: Playwright, tmp_path: Path) -> Iterator[Profile]:
-    """Give a Chromium without a window, with the history of the garden and the extension."""
+    """Give a Chromium without a window, with the garden history and the extension."""
     folder = tmp_path / "user" / "profile"
     new_profile(playwright, folder)
     seed_chromium(folder, SEEDS)
@@ -55,9 +55,9 @@ def test_pages_are_accessible_in_every_look(profile: Profile) -> None:
 
 
 def taking_part(profile: Profile, address: str) -> Page:
-    """Agree to the study of the garden, and return the settings page on which that was done."""
+    """Agree to the garden study, and return the settings page."""
     settings = profile.open("options/options.html")
-    expect(settings.locator("#version")).not_to_be_empty()  # by then the page has filled in what is set
+    expect(settings.locator("#version")).not_to_be_empty()  # by then the page shows the current settings
     settings.locator("#ingest").fill(address)
     settings.locator("#study").fill("garden")
     settings.locator("#save").click()
@@ -120,7 +120,7 @@ def test_open_pages_follow_what_is_saved_and_chosen_without_a_reload(profile: Pr
         expect(search.locator("#ranking")).to_contain_text("as the study asks of this browser")
         search.bring_to_front()
         search.locator("#query").focus()
-        search.keyboard.press("Control+Enter")  # the list that was open before has become one of the study
+        search.keyboard.press("Control+Enter")  # the list opened before now belongs to the study
         expect(settings.locator("#sent details")).to_have_count(1)
         expect(settings.locator("#sent summary")).to_contain_text("accepted")
         expect(settings.locator("#newest")).to_contain_text("it was sent.")

@@ -1,4 +1,4 @@
-"""The extension in a study of two servers, in real browsers: what it shows, and that both parts add up."""
+"""The extension in a two-server study, in real browsers: its display, and the sum of both shares."""
 
 from pathlib import Path
 from uuid import UUID

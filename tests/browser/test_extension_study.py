@@ -1,4 +1,4 @@
-"""The extension in real browsers: a choice in the real address bar becomes the next version, which then ranks there."""
+"""The extension in real browsers: a choice in the address bar leads to the next version, which then ranks there."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.browser
 
 
 def spark_round(folder: Path) -> None:
-    """Run one round, in a process of its own, as an operator does."""
+    """Run one round in a separate process, as an operator does."""
     where = ["--store", str(folder / "store"), "--landing", str(folder / "landing")]
     command = [sys.executable, "-m", "fedping", "round", "garden", *where, "--master", "local[2]"]
     subprocess.run(command, cwd=ROOT, check=True, timeout=200)
@@ -56,7 +56,7 @@ def test_a_choice_becomes_the_next_version_which_then_ranks(user: User, tmp_path
         known = {
             page["url"]: page_of(page) for page in user.ask({"ask": "search", "typed": "garden"})["listed"]["pages"]
         }
-        # The visit to the page that was chosen; Chromium counts it as if its address had been typed.
+        # The visit to the chosen page, which Chromium counts as a typed address.
         newest = max(known[before[chosen]].visits, key=lambda visit: visit.time)
         assert newest.type == (VisitType.LINK if isinstance(user, FirefoxUser) else VisitType.TYPED)
         after = user.type("garden")

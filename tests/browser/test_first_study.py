@@ -1,4 +1,4 @@
-"""The README of a first study, typed block by block: the check, ingest, the page in a browser, a round, the verdict."""
+"""Follows the README of a first study block by block: check, ingest, the page in a browser, a round, the verdict."""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ SECTIONS = ["Check", "Serve", "Rehearse", "Choose", "Round", "Verdict", "Then"]
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 STAYING = ("fedping ingest", "python3 -m http.server")
 MOST_VISITORS = 30
-"""Both arms have half of the ids, so that one of them stays empty in 1 of 2 ** 29 runs."""
+"""Maximum visitors to try. Each arm has half of the ids, so one stays empty in 1 of 2 ** 29 runs."""
 
 
 def in_the_shop(page: Page) -> None:
@@ -62,12 +62,12 @@ CHOOSE: dict[str, Callable[[Page], None]] = {
     "prediction": of_a_visitor,
 }
 VERDICTS = {"shop": "basket", "feed": "chosen place", "autocomplete": "typed", "prediction": "loss"}
-"""What the verdict has to name."""
+"""Text that the verdict must contain, by template."""
 
 
 @dataclass
 class Reader:
-    """A person who types what the README says, in its order, on ports that are free here."""
+    """A reader who types the README's commands in order, with free ports of this machine."""
 
     python: Path
     folder: Path
@@ -120,7 +120,7 @@ class Reader:
         return dict(zip(parts[::2], parts[1::2], strict=True))
 
     def type(self, section: str) -> str:
-        """Type the blocks of a section; return what its commands printed."""
+        """Type the blocks of a section; return the commands' output."""
         said = ""
         for block in BLOCK.findall(self.sections()[section]):
             if block.startswith(STAYING):
@@ -174,7 +174,7 @@ def typed(reader: Reader, template: str, chromium: Pages, *, to: str) -> None:
 
 
 def choose_in_both_arms(page: Page, choose: Callable[[Page], None]) -> None:
-    """Choose as one visitor after the other until both arms have one."""
+    """Choose as successive visitors until both arms have one."""
     arms: list[str] = []
     for _ in range(MOST_VISITORS):
         page.get_by_text("This browser is in the arm").wait_for()

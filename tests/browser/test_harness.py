@@ -1,4 +1,4 @@
-"""The harness itself: pages of a size and a colour scheme, complaints that are heard, axe, and a profile."""
+"""The browser harness: pages with a size and colour scheme, collected complaints, axe, and a profile."""
 
 import pytest
 

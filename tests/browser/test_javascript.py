@@ -1,4 +1,4 @@
-"""The JavaScript client's own tests, of which some compute the vectors of docs/conformance."""
+"""Runs the JavaScript client's own tests; some compute the vectors of docs/conformance."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The Live page of a study of features: a table by feature, which follows the version that is looked at."""
+"""The Live page of a study of features: a table by feature, which follows the selected version."""
 
 import math
 from pathlib import Path
@@ -66,4 +66,4 @@ def test_the_weights_are_shown_by_feature_in_units_of_the_product(tmp_path: Path
         assert page.evaluate("document.documentElement.scrollWidth") == 390
         assert axe_violations(page, "#features") == []
         assert chromium.complaints == []
-        page.close()  # before what it listens to
+        page.close()  # before the server that it follows

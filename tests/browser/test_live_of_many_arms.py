@@ -1,4 +1,4 @@
-"""The Live page at its limits: 200 arms, names of 60 letters and of other scripts, a telephone, and paper."""
+"""The Live page at its limits: 200 arms, names of 60 letters and in other scripts, a phone, and print."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The Live page of a line of many versions: some at first, all of a part that is enlarged, and no memory for polls."""
+"""The Live page of a line of many versions: a sample at first, all of a zoomed range, no memory growth by polls."""
 
 import csv
 import re
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.browser
 
 VERSIONS = MOST_ROWS + 200
 BACK_AT = 101
-"""A rollback, at a number that is not drawn for its own sake."""
+"""Number of the version that a rollback published; by its number alone, the sample would omit it."""
 
 
 @pytest.fixture(scope="module")

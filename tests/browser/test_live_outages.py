@@ -1,4 +1,4 @@
-"""A Live page whose store, dashboard or study is away says what and since when, and goes on by itself."""
+"""A Live page whose store, dashboard or study is unavailable says which and since when, and recovers by itself."""
 
 import os
 import re
@@ -34,7 +34,7 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
 
 @pytest.fixture
 def asking(tmp_path: Path) -> Iterator[Dashboard]:
-    """A dashboard that holds no streams, so that its pages ask."""
+    """Give a dashboard without streams, so that its pages poll."""
     walked(tmp_path, 6)
     with dashboard_over(tmp_path, "--viewers", "0") as dashboard:
         yield dashboard
@@ -45,7 +45,7 @@ def colour(page: Page) -> str:
 
 
 def loses_and_finds_its_store(page: Page, dashboard: Dashboard) -> None:
-    """Hold that a line's page tells of a store that goes, and shows what is published once it is back."""
+    """Check that a line's page reports a missing store, and shows new versions once the store is back."""
     status, store = page.locator("#status"), dashboard.folder / "store"
     expect(page.locator("#loss svg.plot")).to_be_visible()
     store.rename(store.with_name("gone"))

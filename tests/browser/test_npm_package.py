@@ -1,4 +1,4 @@
-"""The npm package: what is in it, and what it is to a project that installs it."""
+"""The npm package: its contents, and its use in a project that installs it."""
 
 import gzip
 import json
@@ -161,7 +161,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def project(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh project that has installed the package, without a network: it needs nothing else."""
+    """Give a new project with the package installed without a network, because it has no dependencies."""
     folder = tmp_path_factory.mktemp("project")
     (folder / "package.json").write_text('{"name": "somebody", "private": true, "type": "module"}')
     installed = run(["npm", "install", "--offline", "--no-audit", "--no-fund", str(package)], folder)
@@ -190,7 +190,7 @@ def test_it_has_the_module_its_types_and_nothing_else(package: Path) -> None:
 
 
 SIZES = {"predictor": 13_312, "ranker": 18_900}
-"""The largest that an entry point in one file may be, minified and by gzip, in bytes."""
+"""Maximum size of an entry point bundled into one file, minified and gzipped, in bytes."""
 
 
 @pytest.mark.parametrize("entry", SIZES)

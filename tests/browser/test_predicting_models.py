@@ -1,4 +1,4 @@
-"""The models that JavaScript predicts with, against NumPy's: predictions, losses and gradients within 1e-12."""
+"""JavaScript's models of examples compared with NumPy's: predictions, losses and gradients agree within 1e-12."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A form that completes itself, in a real browser: examples become a ping, a round and another prediction."""
+"""A self-completing form in a real browser: examples lead to a ping, a round and another prediction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A shop's page in a real browser, the whole way: a choice, an outcome later, Parquet, a round, the next version."""
+"""A shop's page in a real browser, end to end: a choice, a later outcome, Parquet, a round, the next version."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ ASK_WORKER = """async () => {
 
 @dataclass
 class Shop:
-    """A shop's pages, its ingest and where its pings land."""
+    """A shop's pages, its ingest and its landing folder."""
 
     store: ModelStore
     landing: Path
@@ -161,7 +161,7 @@ def test_a_choice_becomes_a_ping_a_round_and_another_order(shop: Shop) -> None:
     assert page.evaluate("(kept) => shop.resume(kept).outcome({ paid: 49.9 })", kept)
     page.evaluate("async () => { await shop.deliver() }")
     status = shop.server.flush()
-    # The repetition is a document of its own on the way, or one with the first, if that was still under way.
+    # The repetition is sent as a separate request, or shares the first one if it was still in flight.
     assert (status["accepted"], status["rejected"]) == (len(shop.web.posts()), {})
     assert len(shop.web.posts()) in (2, 3)
 
@@ -222,7 +222,7 @@ def test_a_study_of_another_kind_is_told_and_the_page_ranks_as_before(shop: Shop
 
 
 def test_the_page_of_the_documentation_works(shop: Shop) -> None:
-    """Its blocks as they are written, but for the address and where the module lies."""
+    """The page's code blocks as written, except for the server's address and the module's path."""
     text = (BROWSER.parent / "docs" / "ranker.md").read_text()
     page, later = re.findall(r"```(?:html|js)\n(.*?)```", text, re.DOTALL)[:2]
     assert len(page.splitlines()) + len(later.splitlines()) <= 30
@@ -252,7 +252,7 @@ def test_the_page_of_the_documentation_works(shop: Shop) -> None:
 
 @pytest.mark.long
 def test_the_example_in_react_ranks_chooses_and_pays(shop: Shop, tmp_path: Path) -> None:
-    """Built as its README says, with the packed package; skipped where npm cannot fetch React."""
+    """Built as its README says, with the packed package; skipped if npm can't fetch React."""
     example, package = tmp_path / "react", tmp_path / "package"
     shutil.copytree(BROWSER / "examples" / "react", example)
     needed("node")

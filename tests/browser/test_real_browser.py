@@ -1,4 +1,4 @@
-"""The module inside real browsers: the same bits, and pings that land although the page has gone."""
+"""The module inside real browsers: identical bits, and pings that land although the page has closed."""
 
 import re
 from collections.abc import Callable
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.browser
 
 @dataclass(frozen=True)
 class Visitor:
-    """One of the browsers, by name, and how to open a page in it."""
+    """A browser by name, with a function that opens a page in it."""
 
     browser: str
     open: Callable[[str], object]
@@ -51,7 +51,7 @@ def test_a_real_browser_computes_the_same_bits_and_takes_part(visitor: Visitor, 
         part = web.hears("part")
         assert part["counts"] == {"accepted": 3, "refused": 0, "dropped": 0, "waiting": 0}
         assert part["arm"] == web.hears("leaving")
-        # What the page reported when it was left arrives after it has gone.
+        # The page's report on leaving arrives after it has closed.
         wait_for(lambda: len(web.posts()) == 4, "the ping of a page that was left")
         server.flush()
     assert_anonymous(web, visitor.browser, mode)
@@ -61,10 +61,10 @@ def test_a_real_browser_computes_the_same_bits_and_takes_part(visitor: Visitor, 
 
 
 def assert_anonymous(web: Web, browser: str, mode: str) -> None:
-    """No cookie although the host has one, no referrer, no request for permission; and who is named as the origin.
+    """Check that requests have no cookie (the host has one), no referrer, no preflight, and the expected origin.
 
-    Without CORS Firefox names none, where an extension's would be that of one installation. Chromium names it always;
-    there all installations of an extension have the same.
+    Without CORS Firefox sends no origin; an extension's origin would identify the installation. Chromium always sends
+    it; there all installations of an extension have the same.
     """
     assert {each.method for each in web.passed} == {"GET", "POST"}
     for each in web.passed:
@@ -103,7 +103,7 @@ DRIVER = """
 
 
 def test_the_page_of_the_documentation_works(visitor: Visitor, tmp_path: Path) -> None:
-    """Its block as it is written, but for the address, the study and where the module lies; typed and clicked into."""
+    """The page's code block as written, except for address, study and module path; the test types and clicks."""
     block = re.findall(r"```html\n(.*?)```", (BROWSER.parent / "docs" / "browser.md").read_text(), re.DOTALL)[0]
     study = study_of_pings()
     trained = study.arms[0]

@@ -1,4 +1,4 @@
-"""The results of many arms in a browser: the few that matter, a search, and a view that its address reopens."""
+"""The results of many arms in a browser: the most relevant few, a search, and a view that its address reopens."""
 
 import csv
 import io
@@ -28,7 +28,7 @@ TYPED = "[data-metric=num_chars_typed]"
 
 @pytest.fixture(scope="module")
 def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
-    """A study of 200 arms that was counted against the control."""
+    """Give a study of 200 arms, counted against the control."""
     folder = tmp_path_factory.mktemp("many")
     study = many_arms(ARMS)
     open_store(folder / "store", create=True).create_study(study, (version_0(study),))

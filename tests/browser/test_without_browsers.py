@@ -1,4 +1,4 @@
-"""A machine without browsers: what needs them is skipped, and one line says so; what would install them says how."""
+"""A machine without browsers: tests that need them are skipped with one line; the installer says how to get them."""
 
 import os
 import re

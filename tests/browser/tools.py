@@ -1,4 +1,4 @@
-"""Node, or a test that is skipped; and what has landed."""
+"""Finds Node, or skips the test; reads landed pings."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ BROWSER = Path(__file__).parents[2] / "browser"
 
 
 def node() -> str:
-    """Return the path of node; skips the test where there is none that is new enough."""
+    """Return the path of Node; skip the test if none is new enough."""
     return needed("node")
 
 

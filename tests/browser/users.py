@@ -1,4 +1,4 @@
-"""A user of the extension in each browser, who types into the real address bar, presses buttons, closes the browser."""
+"""A user of the extension in each browser, who uses the real address bar, clicks buttons and closes the browser."""
 
 import contextlib
 import subprocess
@@ -27,58 +27,58 @@ KEYWORD = "fp "
 
 
 def packed(folder: Path) -> tuple[Path, Path]:
-    """Pack the extension as it is; return the folder, and the file for Firefox beside it."""
+    """Pack the current extension; return the folder, and the file for Firefox next to it."""
     command = [sys.executable, str(BROWSER / "extension" / "pack.py"), str(folder / "extension")]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return folder / "extension", next(folder.glob("*-firefox.zip"))
 
 
 class User(ABC):
-    """One user with one profile: it keeps what it keeps from one :meth:`browsing` to the next."""
+    """One user with one profile, which is kept from one :meth:`browsing` to the next."""
 
     @abstractmethod
     def browsing(self) -> contextlib.AbstractContextManager[None]:
-        """Have the browser open; the first time its history is that of the seeds, and the extension is installed."""
+        """Keep the browser open; the first time, fill its history and install the extension."""
 
     @abstractmethod
     def open(self, path: str) -> None:
-        """Open a page of the extension in the tab for those."""
+        """Open a page of the extension, in the tab for such pages."""
 
     @abstractmethod
     def welcome(self) -> None:
-        """Turn to the page that the extension has opened by itself."""
+        """Switch to the page that the extension has opened by itself."""
 
     @abstractmethod
     def click(self, selector: str, *, allowing: bool = False) -> None:
-        """Click on the page of the extension; and allow what the browser then asks for, if it is one that asks."""
+        """Click on the extension's page, and grant the permission that the browser may ask for."""
 
     @abstractmethod
     def fill(self, selector: str, text: str) -> None:
-        """Put a text into a field of the page of the extension."""
+        """Put a text into a field of the extension's page."""
 
     @abstractmethod
     def text(self, selector: str) -> str:
-        """Return what an element of the page of the extension says."""
+        """Return the text of an element of the extension's page."""
 
     @abstractmethod
     def texts(self, selector: str) -> list[str]:
-        """Return what each element of the page of the extension says, in their order."""
+        """Return the texts of matching elements of the extension's page, in their order."""
 
     @abstractmethod
     def ask(self, message: dict[str, Any]) -> Any:
-        """Ask the background script, as the page of the extension does."""
+        """Ask the background script, as the extension's page does."""
 
     @abstractmethod
     def type(self, text: str) -> list[str]:
-        """Type the keyword and a text into the address bar; return the addresses of the pages below the first line."""
+        """Type keyword and text into the address bar; return the addresses of the pages listed below the first line."""
 
     @abstractmethod
     def choose(self, place: int) -> None:
-        """Choose one of those pages, counted from 0, with the arrow keys and Enter."""
+        """Choose a listed page, counted from 0, with the arrow keys and Enter."""
 
     @abstractmethod
     def search_privately(self, text: str, url: str) -> None:
-        """Type the keyword and a text into the address bar of a private window, which lists no page; then go to one."""
+        """Type keyword and text into the address bar of a private window, which lists no page; then open a page."""
 
     @abstractmethod
     def address(self) -> str:
@@ -86,10 +86,10 @@ class User(ABC):
 
     @abstractmethod
     def kill(self) -> None:
-        """End the browser as a crash would."""
+        """End the browser like a crash."""
 
     def says(self, selector: str, text: str) -> None:
-        """Wait until an element says something."""
+        """Wait until an element contains a text."""
         wait_for(lambda: text in self.text(selector), f"{text!r} in {selector}; it says {self.text(selector)!r}")
 
 
@@ -114,7 +114,7 @@ class FirefoxUser(User):
             else:
                 self._firefox.address_of(GECKO_ID)
             if first:
-                self.welcome()  # it comes to the front, whatever is typed meanwhile
+                self.welcome()  # it comes to the front, even while the test types
             self._reading = page.open(type="tab")["handle"]
             yield
 
@@ -174,7 +174,7 @@ class FirefoxUser(User):
         self._turn_to(self._typing)
 
         def rows() -> list[str]:
-            # Typed again if need be: a page that finishes loading takes the text away from the address bar.
+            # Typed again if necessary, because a page that finishes loading clears the address bar.
             self._firefox.clear()
             self._firefox.type(KEYWORD + text)
             shown = [row.content for row in self._firefox.rows() if row.kind == "UrlbarProviderOmnibox"]
@@ -210,7 +210,7 @@ class FirefoxUser(User):
 
 
 class ChromiumUser(User):
-    """A user of Chromium, with a window on a screen that nobody sees."""
+    """A user of Chromium, with a window on a virtual screen."""
 
     def __init__(self, playwright: Playwright, screen: Screen, folder: Path, seeds: Sequence[Seed], web: int) -> None:
         self._playwright, self._screen = playwright, screen
@@ -234,7 +234,7 @@ class ChromiumUser(User):
         ) as self._profile:
             self._typing = self._profile.context.pages[0]
             if first:
-                self.welcome()  # it comes to the front, whatever is typed meanwhile
+                self.welcome()  # it comes to the front, even while the test types
             self._reading = self._profile.open("options/options.html")
             if first:
                 self._bookmark()
@@ -256,7 +256,7 @@ class ChromiumUser(User):
         self._reading = wait_for(found, "the page that welcomes")[0]
 
     def click(self, selector: str, *, allowing: bool = False) -> None:
-        self._reading.locator(selector).click()  # Chromium does not ask for what the extension needs there
+        self._reading.locator(selector).click()  # Chromium needs no permission request there
 
     def fill(self, selector: str, text: str) -> None:
         self._reading.locator(selector).fill(text)
@@ -291,11 +291,11 @@ class ChromiumUser(User):
         self._screen.focus("chromium", windows=2)
         self._screen.type(KEYWORD + text)
         self._screen.press("Return")
-        # A search like any other: the keyword is none there.
+        # An ordinary search, because the keyword isn't registered there.
         wait_for(lambda: at("q=" + quote_plus(KEYWORD + text)), "the search for what was typed")
 
         def there() -> bool:
-            # Typed again if need be: a search that is answered late takes the keys away from the address bar.
+            # Typed again if necessary, because a late answer to a search takes the focus from the address bar.
             self._screen.press("ctrl+l")
             self._screen.type(url)
             self._screen.press("Return")
@@ -313,5 +313,5 @@ class ChromiumUser(User):
         self._profile.kill()
 
     def _hear(self) -> None:
-        """Let Playwright take up what has happened, which it does only while it is asked for something."""
+        """Let Playwright process events, which it does only during a call."""
         self._typing.wait_for_timeout(20)

@@ -1,4 +1,4 @@
-"""Losses that tests name as "own_losses:...", as a user's module would hold them."""
+"""Losses that tests name as "own_losses:...", like a user's module."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def squared(weights: Any, x: Any, y: Any) -> Any:
 
 
 def in_numpy(weights: Any, x: Any, y: Any) -> Any:
-    """As ``squared``, but an assignment and plain NumPy keep autograd out."""
+    """The same as ``squared``, with an assignment and plain NumPy, which autograd can't differentiate."""
     errors = np.zeros(len(y))
     errors[:] = x @ weights[:-1] + weights[-1] - y
     return float(np.mean(errors**2))

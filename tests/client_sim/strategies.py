@@ -1,4 +1,4 @@
-"""Pages, weights and searches for property tests: small, and crowded around the places where the rules change."""
+"""Pages, weights and searches for property tests: small, and concentrated near the points where the rules change."""
 
 import numpy as np
 from hypothesis import strategies as st
@@ -8,7 +8,7 @@ from fedping.client_sim.models import Onward, Page, Searches, Visit, frecency_st
 NOW = 1_530_000_000_000_000
 DAY = 86_400_000_000
 
-# Whole days around the cutoffs and their neighbours, to the microsecond; the future too, as clocks go wrong.
+# Whole days around the cutoffs and their neighbours, to the microsecond; the future too, because clocks can be wrong.
 AGES = st.one_of(
     st.sampled_from([0, 3, 4, 5, 6, 13, 14, 15, 16, 30, 31, 32, 33, 89, 90, 91, 92, 400]).flatmap(
         lambda days: st.sampled_from([days * DAY - 1, days * DAY, days * DAY + 1])
@@ -49,7 +49,7 @@ FRECENCY_WEIGHTS = st.one_of(
 
 @st.composite
 def searches_over(draw: st.DrawFn, pages: int) -> Searches:
-    """Searches whose candidates are any of the pages, in any order, shared or not; some without a choice."""
+    """Draw searches with candidates among the pages, in any order, shared or not, some without a choice."""
     some_pages = st.lists(st.integers(0, pages - 1), max_size=5)
     candidates = draw(st.lists(some_pages, min_size=1, max_size=5))
     chosen = [draw(st.integers(-1, len(shown) - 1)) for shown in candidates]

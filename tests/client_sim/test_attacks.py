@@ -1,4 +1,4 @@
-"""Laws of attacks: what hostile clients send, and that honest ones are left alone."""
+"""Laws of attacks: the updates of hostile clients; those of honest clients stay unchanged."""
 
 from typing import Any
 
@@ -143,7 +143,7 @@ def test_a_little_is_enough_stays_within_z_deviations_of_the_honest(clients: int
 
 
 def test_the_z_of_the_paper() -> None:
-    # Baruch et al. 2019, 4.1: of 50 clients 24 are hostile, two honest ones are to be further out: Φ(z) = 24 / 26.
+    # Baruch et al. 2019, 4.1: of 50 clients 24 are hostile, and two honest ones must be farther out: Φ(z) = 24 / 26.
     assert hidden_z(50, 24) == pytest.approx(1.42608, abs=1e-4)
     assert hidden_z(10, 1) == 0.0
     assert hidden_z(2, 1) == 0.0

@@ -1,4 +1,4 @@
-"""Who searches when: activity, the day's swing, absence, and stale models."""
+"""Times of searches: clients' activity, the daily cycle, absence, and stale models."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def test_activity_swings_by_its_factor_around_its_mean() -> None:
 
 
 def test_the_busiest_hours_have_the_searches_that_the_swing_says() -> None:
-    """Poisson counts: each within five of its standard deviations."""
+    """Poisson counts are within five of their standard deviations."""
     one = activity(away=0.0)
     means = one.means(2.0, 0.5)
     for tick in (17, 41):
@@ -62,7 +62,7 @@ def test_held_versions_are_those_of_the_latest_fetch() -> None:
     one = activity(fetch_late=0.2, away=0.0)
     users, newest = np.arange(20_000), np.arange(30)
     held = np.stack([one.held_versions(users, tick, newest) for tick in range(30)])
-    assert np.all(np.diff(held, axis=0) >= 0)  # nobody goes back
+    assert np.all(np.diff(held, axis=0) >= 0)  # no client goes back
     assert np.all((held[1:] == held[:-1]) | (held[1:] == np.arange(1, 30)[:, None]))
     behind = held[29] < 29
     assert behind.mean() == pytest.approx(0.2, abs=0.015)

@@ -1,4 +1,4 @@
-"""Pages that live on: the same page at two moments, and the laws of its visits."""
+"""Pages that change over time: the same page at two moments, and the laws of its visits."""
 
 import numpy as np
 import pytest
@@ -46,9 +46,9 @@ def test_recency_is_the_same_at_any_time_of_a_study() -> None:
 
 
 def test_the_number_of_visits_is_exponential_at_any_time() -> None:
-    """Mean 7 (thesis 7.3), the (k + 1)th visit at a uniform moment of its gap: the shares with more than k visits.
+    """Shares with more than k visits, by mean 7 (thesis 7.3) and the (k + 1)th visit at a uniform moment of its gap.
 
-    Each within five standard errors.
+    Each share is within five standard errors.
     """
     plain = UserSettings(other_visits=0.0, unvisited=0.0)
     for day in (0.0, 100.0):

@@ -1,4 +1,4 @@
-"""Searches of users with behaviour, against a page-by-page implementation, and the weights' effect on them."""
+"""Searches of behaving users, compared with a page-by-page implementation, and the weights' effect on them."""
 
 from functools import cache
 
@@ -116,7 +116,7 @@ def test_ranks_and_characters_are_in_range(
 
 
 def test_who_submits_without_applying_learns_at_the_version_it_holds() -> None:
-    """Version 0 ranks the list and gives its loss; the update is computed at the held weights on that list."""
+    """Version 0 ranks the list and determines its loss; the update is computed at the held weights on the same list."""
     asked = seekers(300)
     applying = behave(users(), ranking(submits=True), asked, 0)
     watching = behave(users(), Ranking(SPEC, frecency_start(), UNLIKE), asked, 0)
@@ -145,9 +145,9 @@ def mean_and_error(behaved: Behaved, values: np.ndarray) -> tuple[float, float]:
 
 
 def test_better_weights_are_fewer_characters_and_a_better_rank() -> None:
-    """Users want pages by the weights of 2018; a list ranked by other weights costs them both.
+    """Users want pages by the weights of 2018; a list ranked by other weights makes both worse.
 
-    Each difference has to exceed five standard errors of independent samples: by chance that happens once in 3 million.
+    Each difference must exceed five standard errors of independent samples, which by chance happens once in 3 million.
     """
     good = behave(users(), ranking(), seekers(12_000, seed=11), 0)
     bad = behave(users(), ranking(UNLIKE), seekers(12_000, seed=12), 0)
@@ -159,7 +159,7 @@ def test_better_weights_are_fewer_characters_and_a_better_rank() -> None:
 
 
 def test_control_as_of_2018_is_near_what_its_users_did() -> None:
-    """Figure 21: 4.26 characters and rank 0.35 in control; the defaults are stated to give about that."""
+    """Figure 21: 4.26 characters and rank 0.35 in control; the defaults are documented to be close to that."""
     behaved = behave(users(), ranking(decays=True), seekers(12_000), 0)
     assert mean_and_error(behaved, behaved.typed.characters)[0] == pytest.approx(4.26, abs=0.25)
     assert mean_and_error(behaved, behaved.seen.rank)[0] == pytest.approx(0.35, abs=0.12)

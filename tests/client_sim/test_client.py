@@ -1,4 +1,4 @@
-"""The state machine of a client: every order of answers leads to one final state, and no version gets two pings."""
+"""The state machine of a client: every order of answers leads to the same final state; no version gets two pings."""
 
 from uuid import UUID
 

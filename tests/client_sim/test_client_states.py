@@ -1,4 +1,4 @@
-"""Clients' state between rounds: kept in memory or in a file, the same after a stop, and in no ping."""
+"""Clients' state between rounds: kept in memory or a file, unchanged by a stop, and never in a ping."""
 
 import asyncio
 import shutil
@@ -335,7 +335,7 @@ def test_the_laboratory_keeps_it_from_round_to_round_and_every_run_begins_anew(
 
 
 def _trained(folder: Path, study: Study, iterations: int, stop_after: int | None) -> list[list[float]]:
-    """Return all versions of a study that a fleet trains over HTTP; it may be stopped on the way and begin again."""
+    """Return all versions of a study trained by a fleet over HTTP, which may be stopped and restarted once."""
     store = created(folder, study)
     path = folder / "state.sqlite"
     with (
@@ -389,7 +389,7 @@ def test_it_travels_in_no_ping(pings: str) -> None:
 
 
 class Recording:
-    """Places in memory that remember every number that was kept."""
+    """Storage in memory that records every stored number."""
 
     def __init__(self) -> None:
         self.saved: set[float] = set()

@@ -1,4 +1,4 @@
-"""Bins and scores of features from sums over clients, against NumPy, SciPy and scikit-learn on the pooled examples."""
+"""Bins and scores of features from clients' sums, compared with NumPy, SciPy and scikit-learn on pooled examples."""
 
 import tracemalloc
 from dataclasses import replace

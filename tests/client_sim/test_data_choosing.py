@@ -1,4 +1,4 @@
-"""Choices among candidates: each stays whole, whoever's it is and whatever it is for, and comes back as it lay."""
+"""Choices among candidates stay whole for every client and split, and are restored in order."""
 
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,11 @@ from fedping.client_sim.learning import ChoiceData
 from fedping.protocol.errors import FedpingError
 
 Choice = tuple[tuple[float, ...], int]
-"""A choice's candidates, each known by its one feature, in order, and which of them was chosen."""
+"""The candidates of a choice, in order and each identified by its only feature, and the position of the chosen one."""
 
 
 def made(seed: int, rows: int) -> Table:
-    """Return rows of choices that lie anyhow, whose numbers are used by several clients."""
+    """Return rows of choices in any order; several clients use the same choice numbers."""
     rng = np.random.default_rng(seed)
     key, choice = rng.choice(["u", "v", "w"], rows), rng.integers(0, 4, rows)
     y = np.zeros(rows, np.int64)

@@ -1,4 +1,4 @@
-"""Clients whose data differ: by topic, some natural keys, and the two users of a formula."""
+"""Clients with different data: by topic, by natural keys, and two users given by a formula."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def test_some_keys_are_drawn_among_those_with_enough_rows() -> None:
 
 
 def test_the_best_line_of_two_gaussians_is_off_by_what_was_printed() -> None:
-    """RMSE = √(4.5 μ² s⁴ + 1.5 s⁶); of a heavy tail the mean square of 50,000 has a standard error of about 1 %."""
+    """RMSE = √(4.5 μ² s⁴ + 1.5 s⁶); by the heavy tail, the mean square of 50,000 has a standard error of about 1 %."""
     data = load("two-gaussians")
     for user, printed in enumerate((15.32, 10.95)):
         mean, deviation = MEANS[user][1], DEVIATIONS[user]

@@ -1,4 +1,4 @@
-"""A fleet's data in one array: batches, some clients, some rows, all clients at once."""
+"""A fleet's data in one array: batches, subsets of clients and rows, and all clients at once."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ SIZES = st.lists(st.integers(0, 6), min_size=1, max_size=8)
 
 
 def fleet(sizes: list[int], features: int = 3) -> ExampleData:
-    """Return clients whose every value identifies its row."""
+    """Return the data of clients in which every value identifies its row."""
     rows = np.arange(sum(sizes), dtype=float)
     x = rows[:, None] + np.arange(features) / 10
     data = example_data(x, rows % 2, sizes, target=Target("side", ("left", "right")))
@@ -27,7 +27,7 @@ def rows_of(data: ExampleData, client: int) -> slice:
 
 
 def assert_holds_just(batch: Examples, position: int, data: ExampleData, client: int) -> None:
-    """A batch's client has its rows at the front, and zeros of weight 0 behind them."""
+    """Check that a batch's client has its rows first, followed by zeros of weight 0."""
     rows, size = rows_of(data, client), int(data.sizes[client])
     for given_, own in ((batch.x, data.x), (batch.y, data.y), (batch.weight, data.weight)):
         assert (given_[position, :size] == own[rows]).all()

@@ -1,4 +1,4 @@
-"""A user's own table: the same from every format, categories in a stated order, and errors reported by column."""
+"""A user's own table: the same from every format, with categories in a documented order and errors by column."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face: from saved folders and from the hub, and what is refused."""
+"""Data sets of Hugging Face, from saved folders and from the hub, and rejected data sets."""
 
 import io
 import json
@@ -35,7 +35,7 @@ def png(values: np.ndarray[Any, Any], form: str = "PNG", mode: str | None = None
 
 
 def digits(datasets: Any, count: int, seed: int) -> Any:
-    """Return pictures of 4 x 3 grey pixels with a class, a writer, numbers, a category and lists."""
+    """Return a data set of 4 x 3 grey pictures with a class, a writer, numbers, a category and lists."""
     drawn = np.random.default_rng(seed)
     pictures = drawn.integers(0, 256, (count, 4, 3), np.uint8)
     kinds = datasets.Features(
@@ -125,7 +125,7 @@ def test_an_experiment_trains_on_a_saved_folder_and_its_own_test_split(datasets:
     assert summary.variants["federated"].metrics["test"]["accuracy"].mean is not None
 
 
-# What is refused
+# Rejected data sets
 
 ONE = {"features": ["age"], "label": "label"}
 

@@ -1,4 +1,4 @@
-"""Missing values: what a file may lack, what is filled, dropped or refused, and modules that some do not have."""
+"""Missing values, which are filled, dropped or rejected, and missing modules."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Data sets in their authors' files: what is read, and what is refused."""
+"""Data sets in their authors' files: valid and rejected files."""
 
 import pickle
 from pathlib import Path
@@ -211,7 +211,7 @@ def test_plain_values_and_arrays_are_read_whatever_the_protocol(protocol: int) -
 
 
 class Hostile:
-    """Would write a file if a pickle of it ran."""
+    """An object whose pickle would write a file when loaded."""
 
     def __init__(self, file: Path) -> None:
         self.file = file

@@ -1,6 +1,6 @@
-"""Who gets which rows: laws that every way keeps, and what is particular to each.
+"""Partitions of rows over clients: laws of all partitioners, and properties of each.
 
-Statistical tests have fixed seeds and say their error rate with ``ALPHA``.
+Statistical tests have fixed seeds, and state their error rate by ``ALPHA``.
 """
 
 import msgspec
@@ -88,7 +88,7 @@ def test_iid_sizes_differ_by_one_at_most(clients: int, count: int) -> None:
 
 
 def test_iid_clients_have_the_labels_of_all() -> None:
-    """A chi-squared test of independence of client and label; fails a right partitioner with ALPHA."""
+    """A chi-squared test of independence of client and label; a correct partitioner fails with probability ALPHA."""
     data = rows(20_000, classes=5)
     clients = partition(data, Iid(clients=20), 3).of(data)
     counts = np.zeros((20, 5))
@@ -116,14 +116,14 @@ def test_a_shard_spans_few_labels(shards: int, seed: int) -> None:
     parts = partition(data, Shards(clients=10, shards=shards), seed)
     assert parts.sizes.max() - parts.sizes.min() <= shards
     had = labels_of(data, Shards(clients=10, shards=shards), seed)
-    # A shard is no wider than a class here, so that it spans two labels at most, of which 3 borders make.
+    # A shard is at most as wide as a class here, so it spans at most two labels.
     assert sum(map(len, had)) <= 10 * shards + 3
     assert max(map(len, had)) <= 2 * shards
 
 
 @pytest.mark.parametrize(("alpha", "low", "high"), [(0.05, 0.6, 1.0), (1.0, 0.2, 0.6), (1000.0, 0.1, 0.13)])
 def test_a_small_alpha_gives_clients_few_labels(alpha: float, low: float, high: float) -> None:
-    """The mean share of a client's most frequent of ten labels, of fixed seed."""
+    """Checks the mean share of a client's most frequent label of ten, with a fixed seed."""
     data = rows(50_000, classes=10)
     clients = partition(data, Dirichlet(clients=20, alpha=alpha), 5).of(data)
     counts = np.zeros((len(clients), 10))
@@ -132,7 +132,7 @@ def test_a_small_alpha_gives_clients_few_labels(alpha: float, low: float, high: 
 
 
 def test_dirichlet_shares_have_the_moments_of_their_distribution() -> None:
-    """Of Dirichlet(α) over K: mean 1/K, variance (K - 1)/(K² (αK + 1)); 400 seeds, error rate ALPHA."""
+    """Shares of Dirichlet(α) over K have mean 1/K and variance (K - 1)/(K² (αK + 1)); 400 seeds, error rate ALPHA."""
     data = table(np.zeros((1_000, 1)), np.zeros(1_000), target=Target("only", ("one",)))
     alpha, clients, seeds = 0.8, 4, 400
     shares = [partition(data, Dirichlet(clients=clients, alpha=alpha), seed) for seed in range(seeds)]
@@ -185,7 +185,7 @@ def test_clients_below_the_least_are_dropped_and_counted() -> None:
     ],
 )
 def test_where_a_row_stands_in_the_table_has_no_say(way: Partition) -> None:
-    """Kruskal and Wallis' test of the clients' row numbers; error rate ALPHA for each way."""
+    """Kruskal and Wallis' test of the clients' row numbers; error rate ALPHA for each partitioner."""
     data = table(np.arange(2_000)[:, None], np.arange(2_000) % 2, target=Target("t", ("a", "b")), key=np.zeros(2_000))
     clients = partition(data, way, 8).of(data)
     numbers = [clients.x[clients.client_of == client, 0] for client in range(len(clients))]

@@ -1,4 +1,4 @@
-"""Statistics of a fleet from clients' answers, against the pooled examples; and their use."""
+"""Statistics of a fleet from clients' answers, compared with the pooled examples; and their use."""
 
 import math
 
@@ -78,7 +78,7 @@ def test_it_standardises_real_data_as_scikit_learn_does_the_pooled() -> None:
 
 
 def test_it_keeps_the_digits_that_the_difference_of_squares_loses() -> None:
-    """Values near 10⁸ with a deviation of 1: Σx²/n and μ² agree in all of their 16 digits."""
+    """For values near 10⁸ with a deviation of 1, Σx²/n and μ² agree in all of their 16 digits."""
     x = 1e8 + np.random.default_rng(0).normal(size=(10_000, 1))
     data = example_data(x, np.zeros(10_000), [100] * 100)
     exact = float((x - 1e8).std())
@@ -128,7 +128,7 @@ def test_the_99th_percentile_of_real_data() -> None:
 
 
 def test_min_max_takes_the_extremes_over_all_clients() -> None:
-    """As scikit-learn does the pooled; a constant feature goes to 0, and a client without examples changes nothing."""
+    """Equals scikit-learn on pooled data; a constant feature becomes 0, and a client without examples has no effect."""
     x = np.array([[1.0, 5.0, -3.0], [2.0, 5.0, 4.0], [0.5, 5.0, 0.0], [9.0, 5.0, 1.0]])
     data = example_data(x, np.zeros(4), np.array([2, 0, 1, 1]))
     scaled = min_max_scaling(data).of(data).x
@@ -137,7 +137,7 @@ def test_min_max_takes_the_extremes_over_all_clients() -> None:
 
 
 def test_only_features_with_far_outliers_are_clipped() -> None:
-    """Columns: an outlier of more than ten times the percentile; one of less; a rare mark, whose percentile is 0."""
+    """Columns: an outlier above ten times the percentile, a smaller outlier, and a rare mark whose percentile is 0."""
     x = np.column_stack([np.linspace(0, 1, 1000)] * 2 + [np.zeros(1000)])
     x[500] = [50.0, 9.0, 1.0]
     data = example_data(x, np.zeros(1000), [300, 700])

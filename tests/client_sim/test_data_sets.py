@@ -1,4 +1,4 @@
-"""The data sets that lie in installed packages: what they are known to be, and what is computed of them."""
+"""Data sets in installed packages: their known contents, and values computed from them."""
 
 import subprocess
 import sys
@@ -88,7 +88,7 @@ def test_a_credit_belongs_to_what_it_was_for() -> None:
 
 
 def test_a_users_past_is_what_it_rated_strictly_earlier() -> None:
-    """Sixty of the ratings by hand, with loops over all the earlier ones."""
+    """Compares sixty ratings with loops over all earlier ones."""
     data, ratings, films = load("movielens"), table_file("MovieLensRatings"), table_file("MovieLensMovies")
     genres = {film: set(names.split("|")) for film, names in zip(films["movieId"], films["genres"], strict=True)}
     titles = dict(zip(films["movieId"], films["title"], strict=True))
@@ -120,7 +120,7 @@ def test_a_users_past_is_what_it_rated_strictly_earlier() -> None:
 
 
 def test_the_packages_that_hold_tables_are_not_imported() -> None:
-    """Importing one of them changes Matplotlib's backend for the whole process, and another takes seconds."""
+    """One of the packages changes Matplotlib's backend for the whole process on import; another imports for seconds."""
     program = (
         "import sys; from fedping.client_sim.data import load\n"
         "for name in ('breast-cancer', 'credit', 'diabetes', 'digits', 'mnist'): load(name)\n"

@@ -1,4 +1,4 @@
-"""Training, validation and test examples of every client; folds; a test set of the server's."""
+"""Training, validation and test examples of every client; folds; a test set on the server."""
 
 from dataclasses import replace
 
@@ -72,9 +72,9 @@ def test_a_clients_split_does_not_depend_on_who_else_is_there() -> None:
 
 
 def test_every_example_has_the_same_chance_to_be_tested() -> None:
-    """Over 2,000 seeds, in a client of 7 whose classes are of 1, 2 and 4; error rate ALPHA for all seven together.
+    """Over 2,000 seeds, for a client with 7 examples in classes of 1, 2 and 4; error rate ALPHA for all seven together.
 
-    An example's number of times is binomial; a split's parts exclude each other, which only narrows them.
+    The count of each example is binomial; the parts of a split are disjoint, which only narrows the distribution.
     """
     data = example_data(np.arange(7)[:, None], [0, 1, 1, 2, 2, 2, 2], [7], target=Target("t", tuple("abc")))
     seeds, share = 2_000, 0.3

@@ -1,4 +1,4 @@
-"""Data sets in the files of TensorFlow Federated: what is read, and what is refused."""
+"""Data sets in TensorFlow Federated's files: valid and rejected files."""
 
 import contextlib
 import sqlite3
@@ -23,7 +23,7 @@ FORMS = ("hdf5", "sqlite", "indexed")
 
 
 def write(form: str, folder: Path, names: tuple[str, str, str], train: Any, test: Any) -> None:
-    """Write a data set, given the beginning of HDF5's names, SQLite's name, and the beginning of its splits."""
+    """Write a data set, given the prefix of HDF5's file names, SQLite's file name, and the prefix of its splits."""
     before, database, split = names
     if form == "hdf5":
         hdf5(folder / f"{before}_train.h5", train)
@@ -121,7 +121,7 @@ def test_a_sentence_of_stackoverflow_is_an_example_for_each_word_and_its_end(for
     assert [[symbols[number] for number in row] for row in rows] == [
         ["<padding>", "<padding>", "<begin>", "the"],
         ["<padding>", "<begin>", "the", "<unknown>"],
-        ["<begin>", "the", "<unknown>", "is"],  # four words are more than three: no end
+        ["<begin>", "the", "<unknown>", "is"],  # four words exceed three, so there is no end token
         ["<padding>", "<padding>", "<begin>", "to"],
         ["<padding>", "<begin>", "to", "the"],
         ["<begin>", "to", "the", "<end>"],
@@ -183,7 +183,7 @@ def file_of(folder: Path) -> Path:
 
 
 def changed(change: Callable[[Any, Any], None]) -> Callable[[Path], None]:
-    """Return a function that changes the group ``examples`` of a file, by one that is also given h5py."""
+    """Return a function that applies a change, which also gets h5py, to a file's group ``examples``."""
 
     def apply(file: Path) -> None:
         h5py = pytest.importorskip("h5py")
@@ -332,7 +332,7 @@ def test_a_file_that_keeps_the_library_busy_forever_is_given_up(tmp_path: Path) 
         file.create_group("examples/f").create_dataset("snippets", data=[b"abc"] * 8, dtype=h5py.string_dtype())
     assert len(load_original("shakespeare", tmp_path, {"patience": 60})) == 8 * 4
     data = bytearray((tmp_path / "shakespeare_train.h5").read_bytes())
-    size = data.index(b"GCOL") + 24  # of the first text of the heap; the library goes on by as many bytes as it says
+    size = data.index(b"GCOL") + 24  # the size of the heap's first text, by which the library advances
     data[size : size + 8] = bytes(8)
     (tmp_path / "shakespeare_train.h5").write_bytes(data)
     with pytest.raises(
@@ -404,7 +404,7 @@ def test_a_damaged_or_hostile_file_of_sqlite_is_refused(
 
 
 def interior_page(child: int, cells: int = 300, size: int = 4096) -> bytes:
-    """Return a page of a table of SQLite whose children are all the same page."""
+    """Return an interior page of an SQLite table whose children are all the same page."""
     first = size - 5 * cells
     head = b"\x05" + struct.pack(">HHHBI", 0, cells, first, 0, child)
     places = b"".join(struct.pack(">H", first + 5 * at) for at in range(cells))

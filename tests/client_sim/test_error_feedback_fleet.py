@@ -1,4 +1,4 @@
-"""Fleets keep what error feedback sends later, over a real ingest, with real rounds, and over a restart."""
+"""Fleets keep error feedback's residuals, with a real ingest and real rounds, and over a restart."""
 
 from __future__ import annotations
 

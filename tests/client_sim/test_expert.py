@@ -1,4 +1,4 @@
-"""The mixture of the shared model with a client's own: its gradients, what is sent, and what stays."""
+"""The mixture of the shared model with a client's own: its gradients, its sent update, and its private state."""
 
 from decimal import Decimal, localcontext
 from typing import Any
@@ -22,7 +22,7 @@ KINDS: dict[str, tuple[str, dict[str, Any], int]] = {
     "five classes": ("logistic-regression", {"features": 3, "classes": 5, "l2": 0.2}, 5),
     "a network": ("network", {"features": 3, "classes": 5, "hidden": 4, "l2": 0.2}, 5),
 }
-"""Models and the number of their classes; 0 predicts numbers."""
+"""Models with their number of classes; 0 means that the model predicts numbers."""
 
 
 def learner(kind: str) -> Any:
@@ -76,7 +76,7 @@ def test_the_gradients_are_those_of_the_loss(kind: str, offset: float) -> None:
 @pytest.mark.parametrize("name", ["logistic-regression", "network"])
 @pytest.mark.parametrize("scale", [1.0, 100.0])
 def test_its_log_odds_are_those_of_the_mixed_probability_where_that_rounds_to_one(name: str, scale: float) -> None:
-    """By the definition, in 500 decimal digits."""
+    """Compared with the definition, computed to 500 decimal digits."""
     settings = {"features": 3} if name == "logistic-regression" else {"features": 3, "classes": 2, "hidden": 4}
     mixture, batch = Mixture(learner_for(model_spec(name, settings))), examples(2)
     weights = scale * np.random.default_rng(4).normal(size=(3, len(mixture.weight_names)))
@@ -96,7 +96,7 @@ def test_its_log_odds_are_those_of_the_mixed_probability_where_that_rounds_to_on
 
 
 def test_its_log_odds_are_those_of_either_expert_where_both_agree() -> None:
-    """To the bit, so that examples with equal scores stay tied whatever the gate."""
+    """Equal to the bit, so that examples with equal scores stay tied for any gate."""
     mixture, batch = Mixture(learner("two classes")), examples(2)
     same, gate = np.array([3.0, -2.0, 0.5, 0.1]), np.array([0.3, -0.7, 0.2, 0.9])
     odds = predictions_and_scores(mixture, np.concatenate([same, same, gate]), batch)[1]
@@ -188,7 +188,7 @@ def test_the_penalty_is_on_what_stays_and_spares_intercepts() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("joint", [True, False])
 def test_examples_are_clipped_after_the_gate(kind: str, joint: bool) -> None:
-    """Compared with each example as a separate client; one that the gate hardly leaves to w isn't clipped."""
+    """Compared with each example as a separate client; an example with almost no weight on w isn't clipped."""
     name, settings, classes = KINDS[kind]
     model = learner_for(model_spec(name, settings | {"l2": 0.0}))
     batch = examples(classes)

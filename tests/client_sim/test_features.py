@@ -1,4 +1,4 @@
-"""Features of a product's own: the vectorised values, scores, losses and updates have the bits of the plain loops."""
+"""A product's own features: the vectorised values, scores, losses and updates equal the plain loops' to the bit."""
 
 import math
 from typing import Any

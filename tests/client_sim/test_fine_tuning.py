@@ -1,4 +1,4 @@
-"""A client's own model, fine-tuned from the shared one: closed forms, what stays, and what is sent."""
+"""A client's own model, fine-tuned from the shared one: closed forms, private state, and sent updates."""
 
 from dataclasses import dataclass
 from dataclasses import replace as replace_fields
@@ -118,7 +118,7 @@ def test_the_blocks_of_a_network_can_be_frozen(frozen: tuple[str, ...]) -> None:
 
 
 def test_each_client_may_begin_with_weights_of_its_own() -> None:
-    """As clients do that hold different versions, or meet without a server."""
+    """Clients may hold different versions, or meet without a server."""
     training = OneGradient(personal=FineTune(rate=0.1))
     starts, batch = np.array([[0.0, 1.0], [5.0, -1.0]]), examples([[3.0], [1.0]])
     state: Any = MemoryStates(algorithm_for(training).init_state(Bowls(2))).load(np.arange(2))
@@ -206,7 +206,7 @@ def test_before_its_version_nothing_is_the_clients_own() -> None:
 
 
 def test_what_is_sent_does_not_tell_what_is_kept() -> None:
-    """The same bytes for any state, whichever algorithm trains w."""
+    """The sent bytes are the same for any state, for each algorithm that trains w."""
     batch, model = examples([[3.0, -1.0, 0.5]] * 1000), Bowls()
     same = np.full(1000, keys(1)[0])
     trainings: list[OneGradient | LocalSteps] = [OneGradient(batch=2), LocalSteps(rate=0.1, epochs=2, batch=2)]
@@ -267,7 +267,7 @@ def test_a_loss_is_of_examples_held_out_and_of_a_single_example_that_of_the_shar
     ("by", "setting"), [("fine_tune", "frozen"), ("vector", "on"), ("partly_local", "local"), ("reconstruct", "local")]
 )
 def test_as_many_weights_and_blocks_are_named_as_a_model_has_blocks_and_no_more(by: str, setting: str) -> None:
-    """A study may come from anyone, and each name is looked up."""
+    """A study may come from an attacker, and each name is looked up."""
     training = {"algorithm": "gradient", "personal": {"by": by, "rate": 1.0, setting: ["w"] * 10_000}}
     assert getattr(converted(training, OneGradient, "").personal, setting) == ("w",) * 10_000
     training["personal"][setting].append("w")  # type: ignore[index]

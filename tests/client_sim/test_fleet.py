@@ -1,4 +1,4 @@
-"""A fleet's clients: who they are, what they hold, what they do and leave undone."""
+"""A fleet's clients: their ids, versions, and actions."""
 
 import asyncio
 from collections import Counter
@@ -51,7 +51,7 @@ def pings_of(clients: int, seed: int, run: int = 0, gradient: str = "analytic") 
     return transport.landed
 
 
-# Who the clients are
+# The clients' ids
 
 
 def test_clients_enrol_themselves_and_only_who_is_enrolled_sends() -> None:
@@ -93,7 +93,7 @@ def test_document_ids_are_never_used_twice() -> None:
     assert fleet.counts.generated == len(transport.landed) == len(transport.sent) > 1000
 
 
-# What they fetch and hold
+# Fetched and held versions
 
 
 def test_everybody_fetches_once_an_iteration_and_by_the_tag_of_what_it_holds() -> None:
@@ -189,7 +189,7 @@ def test_who_comes_back_stale_reports_the_version_that_it_held(stale: float) -> 
     assert returned > 20
     for iteration, (before, after) in enumerate(zip(by_iteration, by_iteration[1:]), 1):  # noqa: B905
         for client in before.keys() & after.keys():
-            assert after[client].version == iteration  # who was there stays up to date, the stale one from then on
+            assert after[client].version == iteration  # active clients stay up to date, stale ones from then on
 
 
 def test_fetches_are_spread_over_the_whole_time_given() -> None:
@@ -204,7 +204,7 @@ def test_fetches_are_spread_over_the_whole_time_given() -> None:
 
 
 def test_clients_fetch_in_another_order_each_iteration() -> None:
-    """Else the same clients would be the first at every new version."""
+    """In a fixed order, the same clients would be the first at every new version."""
 
     class Watching(PlannedTransport):
         async def fetch_model(
@@ -272,7 +272,7 @@ def test_a_model_of_another_shape_is_not_taken() -> None:
     assert {ping.version for ping in seen(list(transport.landed.values()))} == {-1}
 
 
-# What they are asked to be
+# Settings of behaviour
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Hostile clients of a fleet: over a real ingest, and those that cannot be."""
+"""Hostile clients of a fleet, with a real ingest, and rejected settings of attacks."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def attack(**settings: Any) -> Any:
 
 
 def landed(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the updates that landed by the client's id."""
+    """Return the landed updates by client id."""
     table = ds.dataset(folder / "landing", format="parquet", partitioning="hive").to_table()
     columns = (table[name].to_pylist() for name in ("client_id", "update", "examples"))
     return {
@@ -57,7 +57,7 @@ def test_hostile_clients_post_what_their_file_says_and_the_others_as_ever(
     assert told["hostile"] == len(hostile) == round(0.1 * len(sent["honest"]))
     assert told["pings"]["rejected"] == 0
     assert {sent["attacked"][one][-1] for one in hostile} == {77}
-    # Each arm that submits is a group of its own, by whose honest updates the hostile ones go.
+    # Each submitting arm is a separate group, whose honest updates determine the hostile ones.
     study = study_of(spec_of(model))
     for arm in ("treatment", "teaching"):
         mine = [one for one in sent["honest"] if enrol(study, one).name == arm]  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Fleets of a study with features over a real ingest: rounds of all kinds move the weights as the updates say."""
+"""Fleets of a study with features and a real ingest: rounds of all kinds change the weights by the updates."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def study_of(spec: ModelSpec, pipeline: Pipeline, training: Training = GRADIENT,
 
 
 def trained(folder: Path, study: Study, iterations: int = 2) -> list[np.ndarray]:
-    """Return the weights of each version that rounds have published from a fleet's pings."""
+    """Return the weights of each version published from a fleet's pings."""
     store, _ = rounds_of(folder, study, iterations)
     return [np.array(store.version("shop", "main", number).weights) for number in range(iterations + 1)]
 
 
 def rounds_of(folder: Path, study: Study, iterations: int) -> tuple[ModelStore, list[str]]:
-    """Return the store after some iterations of a fleet with a round each, and how the rounds ended."""
+    """Return the store after some iterations of a fleet with a round each, and the outcomes of the rounds."""
     check_study(study)
     store = open_store(folder / "store", create=True)
     store.create_study(study, first_versions(study, created=WHEN, code_version="test"))
@@ -90,7 +90,7 @@ def rounds_of(folder: Path, study: Study, iterations: int) -> tuple[ModelStore, 
 
 
 def updates_of(folder: Path) -> np.ndarray:
-    """Return the updates of the clients at version 0."""
+    """Return the clients' updates of version 0."""
     rows = ds.dataset(folder / "landing", partitioning="hive").to_table().to_pylist()
     of_start = [row["update"] for row in rows if row["model_version"] == 0 and row["update"] is not None]
     return np.array([np.frombuffer(update, "<f4") for update in of_start], np.float64)

@@ -1,4 +1,4 @@
-"""A fleet against the real ingest: every ping is valid and lands exactly once, whatever its clients do."""
+"""A fleet against the real ingest: every ping is valid and lands exactly once, for any behaviour of the clients."""
 
 import asyncio
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ USERS = PopulationSettings(nothing_selected=0.2)
 
 @dataclass(frozen=True)
 class Ran:
-    """A fleet of five iterations, a new version before each but the first; ingest still runs."""
+    """A finished fleet of five iterations, with a new version before each except the first; its ingest still runs."""
 
     server: IngestServer
     summaries: list[IterationSummary]

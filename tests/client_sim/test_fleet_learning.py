@@ -1,4 +1,4 @@
-"""Simulated clients learn any model that there is, over a real ingest: examples, updates, arms and memory."""
+"""Simulated clients learn every kind of model with a real ingest: examples, updates, arms and memory."""
 
 import asyncio
 import base64
@@ -108,7 +108,7 @@ def trained(
 
 
 SENT_HERE = ("k-means", "linear-15", "matrix-factorization")
-"""One of each kind: examples with an aggregate, searches, and blocks of the client's own."""
+"""One model of each kind: examples with an aggregate, searches, and private blocks."""
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ USER = tuple(sorted(OF_USER))
 def test_blocks_that_stay_with_the_client_are_nowhere_on_the_wire(
     tmp_path: Path, method: PartlyLocal | Reconstruct
 ) -> None:
-    """Two trainings and a round: what is published, sent, landed and aggregated are the shared blocks."""
+    """After two trainings and a round, only the shared blocks were published, sent, landed and aggregated."""
     training = OneGradient(personal=method)
     spec = model_spec("matrix-factorization", {"items": 6, "factors": 2, "scale": 1.0}, training=training)
     assert (spec.m, [block.name for block in spec.blocks]) == (18, ["items", "item_biases"])
@@ -376,7 +376,7 @@ def test_browsers_send_signs_where_the_line_says_so() -> None:
 
 @pytest.mark.parametrize("zero", ["up", "abstain"])
 def test_browsers_send_signs_as_bits_where_the_line_has_the_link(zero: Any) -> None:
-    """They are the signs of the updates that the same browsers send without the link; the summary has their bytes."""
+    """The bits equal the signs of the same browsers' updates without the link; the summary has their bytes."""
 
     def sent_of(study: Study) -> tuple[dict[str, Any], Any]:
         transport = PlannedTransport(study)

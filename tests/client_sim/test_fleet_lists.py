@@ -56,7 +56,7 @@ SPEC = ModelSpec(
     ),
     places=6,
 )
-"""A shop whose own score is a poor match for its users' preferences."""
+"""The spec of a shop whose own score matches its users' preferences poorly."""
 
 
 def study_of(spec: ModelSpec = SPEC, **line: Any) -> Study:

@@ -1,4 +1,4 @@
-"""A fleet's pings, each of which is accounted for, whatever its outcome."""
+"""A fleet's pings: each is counted once by its outcome."""
 
 import asyncio
 from collections import Counter
@@ -49,7 +49,7 @@ from tests.support.virtual_time import in_virtual_time
 
 @pytest.mark.parametrize("gradient", ["finite_differences", "analytic"])
 def test_a_ping_says_what_the_model_itself_says_of_the_search(gradient: str) -> None:
-    """Client by client, by the models' own functions: update, loss, rank and scores, of every arm, old versions too."""
+    """Compares update, loss, rank and scores with the models' functions, for all clients, arms and old versions."""
     transport = PlannedTransport()
     users = PopulationSettings(searches=(1, 1), nothing_selected=0.2)
     fleet = joined(transport, users, clients=120, gradient=gradient, behaviour=Behaviour(fetch_late=0.4))
@@ -155,7 +155,7 @@ def test_a_study_without_lines_and_a_fleet_without_searches_work() -> None:
     assert all(arm.loss is None for arm in summary.arms)
 
 
-# What becomes of the pings
+# Outcomes of pings
 
 
 @given(

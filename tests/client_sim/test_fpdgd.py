@@ -1,4 +1,4 @@
-"""FPDGD: its mean update against an enumeration of all rankings of a list, and what it learns."""
+"""FPDGD: its mean update compared with an enumeration of all rankings of a list, and its learning."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CLIENTS = 40_000
 
 
 def probability(powers: Sequence[float]) -> float:
-    """Return the chance of a ranking under Plackett and Luce's model, from e^s in its order."""
+    """Return the probability of a ranking under Plackett and Luce's model, from e^s in ranked order."""
     found = 1.0
     for place, power in enumerate(powers):
         found *= power / sum(powers[place:])
@@ -35,7 +35,7 @@ def probability(powers: Sequence[float]) -> float:
 
 
 def expected(items: Sequence[Sequence[float]], chosen: int) -> np.ndarray:
-    """Return the mean of the update over all rankings, from the formulas of the papers and plain loops."""
+    """Return the mean update over all rankings, by the papers' formulas in plain loops."""
     x = np.array(items)
     powers = [exp(float(WEIGHTS @ row)) for row in x]
     total = np.zeros(2)
@@ -52,7 +52,7 @@ def expected(items: Sequence[Sequence[float]], chosen: int) -> np.ndarray:
 
 
 def updates_of(lists: Sequence[Shown], count: int, **settings: Any) -> np.ndarray:
-    """Return the updates of a number of clients who all have these lists, shape (count, 2)."""
+    """Return the updates of ``count`` clients that all have these lists, shape (count, 2)."""
     model = learner_for(SPEC)
     data = list_data(SPEC, lists, [len(lists)])
     algorithm = FPDGD(**{"rate": 1.0, "epochs": 1, **settings})
@@ -67,7 +67,7 @@ def shown(chosen: int, items: Sequence[Sequence[float]] = ITEMS, **more: Any) ->
 
 @pytest.mark.parametrize("chosen", [0, 1, 3])
 def test_the_mean_update_is_that_over_all_rankings(chosen: int) -> None:
-    """Each of two means is within four standard errors: a right one is outside of that once in 16,000 trials."""
+    """Each of two means is within four standard errors; a correct mean is outside once in 16,000 trials."""
     found = updates_of([shown(chosen)], CLIENTS)
     error = found.std(axis=0) / np.sqrt(CLIENTS)
     assert (np.abs(found.mean(axis=0) - expected(ITEMS, chosen)) < 4 * error).all()

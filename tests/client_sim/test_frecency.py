@@ -1,4 +1,4 @@
-"""Frecency of 2018: worked examples for the form that reads like the rule, and equality of the form that is fast."""
+"""Frecency of 2018: worked examples for the readable implementation, and equality of the fast one."""
 
 import dataclasses
 import itertools
@@ -31,7 +31,7 @@ PERM, TEMP = VisitType.PERM_REDIRECT, VisitType.TEMP_REDIRECT
 
 
 def both(page: Page, weights: np.ndarray = START) -> float:
-    """Return the score of one page, which both forms agree on."""
+    """Return the score of one page, after checking that both implementations agree."""
     score = frecency(weights, page, NOW)
     assert MODEL.scores(weights, page_table([page], NOW)).tolist() == [score]
     return score
@@ -42,7 +42,7 @@ def visit(kind: int = VisitType.LINK, days: float = 0, origin: int | None = None
 
 
 def one(*args: object, bookmarked: bool = False, **more: object) -> Page:
-    """Return a page of one visit."""
+    """Return a page with one visit."""
     return Page(visits=(visit(*args, **more),), visit_count=1, bookmarked=bookmarked)  # type: ignore[arg-type]
 
 
@@ -113,7 +113,7 @@ def test_one_visit_of_each_type(kind: int, alone: int, bookmarked: int) -> None:
         (TEMP, VisitType.LINK, Onward.NO, 100),
         (TEMP, PERM, Onward.NO, 50),  # one hop only: the origin is a redirect's target itself
         (PERM, 0, Onward.NO, 60),  # a known origin of unknown type
-        (VisitType.LINK, VisitType.TYPED, Onward.NO, 100),  # not a target: its origin is of no meaning
+        (VisitType.LINK, VisitType.TYPED, Onward.NO, 100),  # not a redirect's target: its origin is ignored
         (VisitType.LINK, None, Onward.PERMANENTLY, 25),
         (VisitType.LINK, None, Onward.TEMPORARILY, 25),
         (VisitType.TYPED, None, Onward.PERMANENTLY, 25),
@@ -185,7 +185,7 @@ def test_points_are_summed_in_float32_from_the_newest_on() -> None:
 
 
 def test_scores_are_scaled_and_rounded_up_in_float32() -> None:
-    """As Firefox's C++ gives them, where double precision gives one less."""
+    """The score equals that of Firefox's C++; in double precision it would be one less."""
     # 2699 × 6225 is odd and above 2^24, so the product is rounded up by 1, and a third of it is no longer whole.
     three = Page(visits=(visit(VisitType.TYPED),) * 3, visit_count=2699, bookmarked=True)
     assert 2699 * 6225 / 3 == 5_600_425
@@ -195,7 +195,7 @@ def test_scores_are_scaled_and_rounded_up_in_float32() -> None:
 
 
 def test_unvisited_bookmarks_are_scored_in_float32() -> None:
-    """0.6 is a little more than 6 / 10 in single precision, so 25 times it is more than 15."""
+    """In single precision 0.6 is slightly more than 6 / 10, so 25 times 0.6 exceeds 15."""
     page = Page(visits=(), visit_count=0, bookmarked=True)
     assert both(page, with_weights(first_bucket_weight=25, unvisited_bookmark_bonus=60)) == 16
 

@@ -1,4 +1,4 @@
-"""Updates by finite differences and analytically: against the scalar black box, and against each other."""
+"""Updates by finite differences and analytically, compared with the scalar black box and with each other."""
 
 import tracemalloc
 
@@ -41,13 +41,13 @@ EPSILONS = st.sampled_from([1.0, 2.0, 0.5])
 
 
 def cases(pages: st.SearchStrategy[Page] = PAGES) -> st.SearchStrategy[tuple[list[Page], Searches]]:
-    """Between 1 and 6 pages, and searches over them."""
+    """Return a strategy for 1 to 6 pages, and searches over them."""
     some = st.lists(pages, min_size=1, max_size=6)
     return some.flatmap(lambda listed: st.tuples(st.just(listed), searches_over(len(listed))))
 
 
 def black_box(score, weights, pages, searches, margin, epsilon) -> np.ndarray:  # type: ignore[no-untyped-def]
-    """Return the updates one search, one weight and one page at a time, shape (S, m)."""
+    """Return the updates, shape (S, m), computed for one search, weight and page at a time."""
 
     def update_of(shown: list[int], chosen: int) -> np.ndarray:
         def search_loss(w: np.ndarray) -> float:
@@ -65,7 +65,7 @@ def test_frecency_finite_differences_equal_the_scalar_black_box(
 ) -> None:
     pages, searches = case
     updates = FRECENCY.finite_differences(weights, page_table(pages, NOW), searches, margin, epsilon)
-    # Scores, margins and steps are exact here, so that equal means equal.
+    # Scores, margins and steps are exact here, so results can be compared exactly.
     assert np.array_equal(updates, black_box(frecency, weights, pages, searches, margin, epsilon))
 
 
@@ -81,7 +81,7 @@ def test_linear_15_finite_differences_equal_the_scalar_black_box(
 
 
 def matrix_case(seed: int, m: int = 22) -> tuple[np.ndarray, np.ndarray, Searches]:
-    """Return weights, features and searches with randomly placed candidates; counts times frequencies, like pages."""
+    """Return weights, features (counts times frequencies, like pages') and searches with random candidates."""
     rng = np.random.default_rng(seed)
     features = rng.poisson(0.5, (60, m)) * rng.exponential(7, (60, 1))
     candidates = np.where(np.arange(10) < rng.integers(0, 11, (30, 1)), rng.integers(0, 60, (30, 10)), -1)
@@ -108,7 +108,7 @@ def test_finite_differences_on_any_matrix_equal_the_black_box(seed: int, epsilon
 @pytest.mark.parametrize("seed", range(5))
 def test_the_linear_gradient_is_exact_where_no_hinge_is_crossed(seed: int) -> None:
     weights, features, searches = matrix_case(seed)
-    tiny = 1e-7  # far below what any candidate of these is from its hinge
+    tiny = 1e-7  # far below the distance of any candidate from its hinge
     differences = linear_finite_differences(weights, features.__getitem__, searches, 10.0, tiny)
     exact = linear_analytic_updates(weights, features.__getitem__, searches, 10.0)
     assert np.count_nonzero(exact) > 100
@@ -127,7 +127,7 @@ def test_a_small_step_along_the_update_lessens_the_loss(seed: int) -> None:
 
 
 def smooth_score(weights: np.ndarray, page: Page, now: int) -> float:
-    """Return frecency without its ceilings and without the case of -1."""
+    """Return frecency without rounding up and without the special case of -1."""
     w = FrecencyWeights(*weights.tolist())
     sample = newest(page.visits) if page.visit_count > 0 else []
     if not sample:
@@ -138,7 +138,7 @@ def smooth_score(weights: np.ndarray, page: Page, now: int) -> float:
 
 
 def away_from_kinks(weights: np.ndarray, pages: list[Page], searches: Searches, margin: float, epsilon: float) -> bool:
-    """Whether no weight's step crosses a hinge of the smooth loss."""
+    """Return whether no weight's step crosses a kink of the smooth loss."""
     steps = epsilon * np.concatenate([np.zeros((1, 22)), np.eye(22), -np.eye(22)])
     scores = np.array([[smooth_score(weights + step, page, NOW) for page in pages] for step in steps])
     for shown, chosen in plain(searches):
@@ -172,7 +172,7 @@ VISITS_IN_THE_MIDDLE = st.builds(
 
 @st.composite
 def pages_without_ceilings(draw: st.DrawFn) -> Page:
-    """A page of visits far from every cutoff, as many as were counted: so that its points are whole in whole steps."""
+    """Draw a page with visits far from every cutoff, so that whole steps change its points by whole numbers."""
     visits = tuple(draw(st.lists(VISITS_IN_THE_MIDDLE, min_size=1, max_size=10)))
     return Page(visits=visits, visit_count=len(visits), bookmarked=draw(st.booleans()))
 
@@ -259,7 +259,7 @@ def test_a_search_has_the_same_update_in_any_company(
     weights = rng.integers(0, 200, model.m).astype(np.float64)
     table = page_table(pages, NOW)
     many = rng.integers(0, len(searches), 1000)  # several blocks, the same pages shared by all
-    places = rng.permutation(20_000)[: len(pages)]  # and lying far apart, among others
+    places = rng.permutation(20_000)[: len(pages)]  # and far apart, among other pages
     which = rng.integers(0, len(pages), 20_000)
     which[places] = np.arange(len(pages))
     moved = np.where(searches.candidates >= 0, places[searches.candidates], -1)[many]

@@ -1,4 +1,4 @@
-"""An institution's table: read by the agreed columns, compared with the model, and refused in a sentence."""
+"""An institution's table: read by the agreed columns, compared with the model, and rejected in a sentence."""
 
 from pathlib import Path
 
@@ -143,7 +143,7 @@ def test_what_differs_from_the_model_is_said(tmp_path: Path, text: str, label: s
     ],
 )
 def test_no_value_of_a_row_is_told(tmp_path: Path, text: str) -> None:
-    """Sentences end in the log of a service."""
+    """Messages are written to the log of a service."""
     with pytest.raises(FedpingError) as caught:
         read_examples(csv(tmp_path, text), None, AGREED, TWO)
     assert not any(value in str(caught.value) for value in ("Smith", "Jones", "36.25", "36,25"))
@@ -177,7 +177,7 @@ def test_texts_that_are_not_in_utf_8_are_told_by_their_row(tmp_path: Path) -> No
     path.write_bytes("a,b,y,u\n1,2,krank,ä\n1,2,ungeprüft,ä\n".encode("latin-1"))
     with pytest.raises(FedpingError, match="the column 'y' is not in UTF-8, first in row 2"):
         read_examples(path, None, agreed, three)
-    path.write_bytes("a,b,y,u\n1,2,krank,ä\n".encode("latin-1"))  # a column that is not read may have anything
+    path.write_bytes("a,b,y,u\n1,2,krank,ä\n".encode("latin-1"))  # an unread column may have any content
     assert read_examples(path, None, agreed, three).y.tolist() == [1]
     path.write_bytes("a,b,y\n1,2,krank\n".encode("utf-16"))
     with pytest.raises(FedpingError, match="is in UTF-16; save the table as CSV in UTF-8"):
@@ -252,7 +252,7 @@ def test_every_model_of_tables_says_what_it_learns_from() -> None:
     deviation=st.floats(0.5, 100),
 )
 def test_scales_from_moments_are_those_of_all_rows(rows: FloatArray, mean: float, deviation: float) -> None:
-    """Whatever scaled the columns before, and however the rows are divided, which the means do not know."""
+    """For any earlier scaling of the columns, and any division of the rows."""
     assume((rows.std(axis=0) > 10).all())
     before = tuple(Feature(name=name, mean=mean, deviation=deviation) for name in "ab")
     wards = Feature(name="ward", categories=("x", "y"))
@@ -418,7 +418,7 @@ def test_a_column_that_a_program_has_rewritten_as_a_whole_is_read_with_a_warning
 def test_a_code_is_no_other_one_also_where_it_is_the_only_one(
     tmp_path: Path, agreed: tuple[str, str], cell: str
 ) -> None:
-    """Only whole numbers and booleans are saved otherwise; here not all that was agreed on is one."""
+    """Columns of whole numbers or booleans are saved differently; here one agreed value is neither."""
     with pytest.raises(FedpingError, match="row 1 of the column 'code' has another spelling of "):
         read_examples(csv(tmp_path, f"code,y\n{cell},0\n{cell},1\n"), None, of_categories(*agreed), TWO)
     classes = AgreedColumns(label="y", classes=agreed, features=(Feature(name="a"), Feature(name="b")))

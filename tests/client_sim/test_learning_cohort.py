@@ -201,7 +201,7 @@ def test_a_kept_optimizer_goes_on_where_it_was_and_a_fresh_one_does_not(optimize
     half = LocalSteps(rate=0.1, steps=5, optimizer=optimizer)
     fresh = LocalSteps(rate=0.1, steps=5, optimizer=replace(optimizer, keep=False))
     assert not algorithm_for(fresh).init_state(learner)
-    for client in range(2):  # the second training of each begins where its own first one ended
+    for client in range(2):  # each client's second training begins where its first one ended
         alone = data.batch(np.array([client]))
         own = {name: value[[client]] for name, value in first.items()}
         begun, _, state = cohort_updates(learner, half, weights, alone, keys(1), own)

@@ -1,4 +1,4 @@
-"""k-means over clients: Lloyd's step is scikit-learn's, and an update holds the local centroids and their counts."""
+"""k-means over clients: Lloyd's step equals scikit-learn's; an update has the local centroids and their counts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_local_step_is_scikit_learns_lloyd_iteration(steps: int) -> None:
 
 
 def test_starts_are_examples_far_from_each_other() -> None:
-    """k-means++: with three blobs, each of three starts is nearly always in a different blob."""
+    """By k-means++: with three blobs, the three starts are nearly always in different blobs."""
     data, model = blobs(2), learner()
     batch = data.batch(np.arange(3))
     starts = model.starts(batch, KEYS, 200)

@@ -1,4 +1,4 @@
-"""Losses, gradients and optima of the models, held to finite differences, scikit-learn and autograd."""
+"""Losses, gradients and optima of the models, compared with finite differences, scikit-learn and autograd."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def learner(name: str) -> Any:
 
 
 def examples(name: str, seed: int, sizes: tuple[int, ...] = (5, 0, 2)) -> Examples:
-    """Examples of clients with different numbers of examples; padding holds numbers that must not matter."""
+    """Return examples of clients of different sizes; the padding has numbers that must not matter."""
     rng, classes = np.random.default_rng(seed), NAMES[name][2]
     shape = (len(sizes), max(sizes))
     y = rng.integers(0, classes, shape) if classes else rng.standard_normal(shape)
@@ -117,7 +117,7 @@ def test_an_example_of_no_item_is_refused(odd: float) -> None:
 
 
 def test_a_user_beside_the_items_is_a_linear_regression_with_the_same_gradients() -> None:
-    """A smaller model's values for the user's blocks equal the whole model's, for all items."""
+    """The user's blocks get the same gradients from a smaller model as from the whole model, for all items."""
     model, batch = learner("ratings"), examples("ratings", 4)
     weights = np.random.default_rng(2).standard_normal((3, model.m))
     small, its = model.reduced(USER, weights[:, :-3], batch)

@@ -1,4 +1,4 @@
-"""A user's own loss: by autograd, as a black box, in JAX; and what is said when it cannot be."""
+"""A user's own loss, by autograd, as a black box or in JAX, and the errors for unusable losses."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_loss_that_is_none_is_told(settings: dict[str, str], message: str) -> 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("function", ["of_the_last", "steep_for_the_last"])
 def test_of_a_fleet_the_client_is_named_whose_loss_is_no_number(own_losses: Any, function: str) -> None:
-    """By its number in the fleet, though clients are trained in blocks of similar size, in a different order."""
+    """The message has its number in the fleet, although clients train in another order, in blocks of similar size."""
     examples = np.zeros((12, 2))
     examples[4:9] = 1.0  # client 3 of 0 to 4
     fleet = example_data(examples, np.zeros(12), [1, 2, 1, 5, 3])

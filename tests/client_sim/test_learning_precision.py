@@ -1,7 +1,7 @@
-"""Single precision: as close to double as seven digits allow, for every model that has it; and the stored data.
+"""Single precision: as close to double as seven digits allow, for every model that supports it; and the stored data.
 
-Features and weights lie on a grid, on which scores are exact in either precision: no hinge, no relu switches on a last
-bit. The difference is the rounding of exp, log and sums.
+Features and weights are on a grid on which scores are exact in both precisions, so that no hinge or relu switches by
+a rounding error. The remaining difference is the rounding of exp, log and sums.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def test_what_clients_send_agrees_to_five_digits(name: str, training: str, sizes
     rng = np.random.default_rng(seed)
     data, everyone, chosen = fleet(name, sizes, rng), np.arange(len(sizes)), TRAININGS[training]
     single, double = learner(name, "float32"), learner(name, "float64")
-    # Away from where a relu switches, which a step's last bit may do.
+    # Away from points where a relu switches, because a step's last bit may do that.
     weights = grid(rng, single.m) if name != "network" else np.abs(grid(rng, single.m)) + 1 / 16
     data = data if name != "network" else example_data(np.abs(data.x) + 1 / 8, data.y, np.array(sizes))
     found = cohort_updates(single, chosen, weights, data.single().batch(everyone), keys(len(sizes)))
@@ -122,7 +122,7 @@ def same(kept: ClientData[Any], data: ClientData[Any], clients: Any) -> None:
     found, expected = kept.batch(clients), data.batch(clients)
     for name in ("x", "y", "weight"):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
-    for at, client in enumerate(clients):  # as wide as the longest, whoever lies side by side
+    for at, client in enumerate(clients):  # as wide as the longest client of the batch
         alone = data.batch(np.array([client]))
         np.testing.assert_array_equal(found.x[at, : data.sizes[client]], alone.x[0])
-    assert not (found.x.size and found.x.flags.writeable)  # a client that could change it would change the next round's
+    assert not (found.x.size and found.x.flags.writeable)  # a change by a client would change the next round's data

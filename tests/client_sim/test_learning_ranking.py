@@ -80,7 +80,7 @@ def test_gradient_descent_reaches_the_optimum_of_the_pairwise_svm() -> None:
         weights -= (2.0 / (step + 3)) * model.gradients(weights, data.batch(np.array([0])))[0]
     others = np.arange(4) != y[:, None]
     pairs = (x[np.arange(60), y][:, None] - x)[others]
-    # LinearSVC minimises |w|² / 2 + C × the sum of hinges, of which a pair and its mirror image are two.
+    # LinearSVC minimises |w|² / 2 + C × the sum of hinges, in which a pair and its mirror image count twice.
     reference = LinearSVC(C=1 / (2 * 60 * 0.5), loss="hinge", fit_intercept=False, tol=1e-10, max_iter=1_000_000)
     reference.fit(np.concatenate([pairs, -pairs]), np.repeat([1, -1], len(pairs)))
     np.testing.assert_allclose(weights, reference.coef_[0], atol=2e-3)

@@ -1,4 +1,4 @@
-"""The thesis' linear model: the formula of 7.1, its features, and linear models on any matrix."""
+"""The thesis's linear model: the formula of 7.1, its features, and linear models on any matrix."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ NUMBERS = st.floats(-1e6, 1e6)
 
 
 def page_of(*visits: tuple[int, int], count: int) -> Page:
-    """Return a page of visits given by type and age in days."""
+    """Return a page whose visits are given by type and age in days."""
     return Page(visits=tuple(Visit(time=NOW - days * DAY, type=kind) for kind, days in visits), visit_count=count)
 
 
@@ -58,7 +58,7 @@ def test_with_the_true_weights_it_is_the_formula_of_the_thesis(pages: list[Page]
         (page_of((2, 4), count=7), 7 * 200),
         (page_of((3, 5), count=2), 2 * 98),
         (page_of((1, 31), (3, 91), count=4), 4 / 2 * (60 + 14)),
-        (page_of((2, 90), (7, 0), count=1), 1 / 2 * 60),  # a download is looked at, and worth nothing
+        (page_of((2, 90), (7, 0), count=1), 1 / 2 * 60),  # a download counts as sampled, and adds nothing
         (page_of((5, 0), count=1), 0),
         (page_of(count=3), 0),
         (page_of((1, 0), count=0), 0),

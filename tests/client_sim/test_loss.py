@@ -1,4 +1,4 @@
-"""The SVM loss for ranking and the selected rank: the scalar form, and the form over many searches."""
+"""The SVM loss for ranking and the selected rank: the scalar function, and the function over many searches."""
 
 import numpy as np
 import pytest

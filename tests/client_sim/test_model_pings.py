@@ -1,4 +1,4 @@
-"""Model updates of a cohort as JSON and as landed columns: one and the same to ingest and to the round."""
+"""Model updates of a cohort as JSON and as landed columns: equal for ingest and for the round."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ from tests.support.rounds import work_of
 
 
 def cohort(k: int, m: int = 3, seed: int = 0, arm: str = "treatment") -> ModelPings:
-    """Return the pings of k clients with random updates, every fifth of them without an example."""
+    """Return the pings of k clients with random updates, every fifth without an example."""
     rng = np.random.default_rng(seed)
     examples = rng.integers(1, 60, k) * (np.arange(k) % 5 != 4)
     return ModelPings(
@@ -52,14 +52,14 @@ def cohort(k: int, m: int = 3, seed: int = 0, arm: str = "treatment") -> ModelPi
 
 
 def landed_by_ingest(ingest: IngestApp) -> pa.Table:
-    """Land everything and return the rows of the study, in the order of their documents, without the time."""
+    """Land everything and return the rows of the study, sorted by document and without the time."""
     ingest.land()
     files = sorted(ingest.settings.landing.glob(f"study={STUDY}/line=*/iteration=*/*.parquet"))
     return plain(pa.concat_tables([pq.ParquetFile(file).read() for file in files]))
 
 
 def plain(table: pa.Table) -> pa.Table:
-    """Return a table without what ingest alone knows, in the order of the documents, its dictionaries spelt out."""
+    """Return a table sorted by document, without columns that only ingest knows, and with dictionaries expanded."""
     table = table.drop_columns(["received_at"]).replace_schema_metadata(None)
     for place, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):
@@ -179,7 +179,7 @@ def test_a_client_without_an_example_has_nothing_to_say() -> None:
 
 
 def test_over_http_nothing_that_was_answered_is_lost_when_everything_is_killed(tmp_path: Path) -> None:
-    """Batches go out, every process of ingest is killed in between, and the clients that got no answer send again."""
+    """All processes of ingest are killed between batches, and clients without an answer send again."""
     make_store(tmp_path / "store", others=[model_study()])
     pings = cohort(120)
     bodies = list(batches(pings, 3000))
@@ -198,7 +198,7 @@ def test_over_http_nothing_that_was_answered_is_lost_when_everything_is_killed(t
     server.kill()
     assert len(asyncio.run(send(transport, bodies[third : 2 * third]))) == third
     server.start()
-    # What was answered before the kill is sent again too, as by a client whose answer was lost: it lands once.
+    # Pings answered before the kill are also sent again, as by a client whose answer was lost; each lands once.
     assert asyncio.run(send(transport, bodies)) == []
     assert server.flush()["flushed"]
     assert server.stop() == 0

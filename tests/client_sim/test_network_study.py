@@ -126,7 +126,7 @@ def test_a_round_on_spark_adds_the_same(spark: "SparkSession", tmp_path: Path) -
 
 
 def trained(folder: Path, engines: dict[str, Any]) -> tuple[Study, dict[str, np.ndarray]]:
-    """Return the study, and how a round of each engine has moved the weights, of the same pings."""
+    """Return the study, and the change of the weights by each engine's round on the same pings."""
     study = fedping.create_study(study_file(folder), folder / "store")
     with running_ingest(folder / "store", folder / "landing", "--workers", "1") as server:
         with asyncio.Runner() as runner:
@@ -157,7 +157,7 @@ def test_an_institution_trains_networks_that_it_has_installed(tmp_path: Path) ->
 
 
 def test_protected_rows_are_those_of_evaluation(tmp_path: Path) -> None:
-    """Without noise and with short gradients, their mean is the gradient; nothing is dropped."""
+    """Without noise and with short gradients, their mean equals the gradient, and no row is dropped."""
     model = learner_for(study_from_toml(study_file(tmp_path)).lines[0].spec)
     random = np.random.default_rng(2)
     batch = Examples(0.1 * random.normal(size=(1, 20, 6)), random.integers(0, 3, (1, 20)), np.ones((1, 20)))
@@ -194,7 +194,7 @@ def test_a_package_that_is_missing_is_named(package: str, use: Any, says: str, m
 
 
 def plain_of_tests() -> fedping.Network:
-    """Return a network of two numbers."""
+    """Return a network with two weights."""
     return fedping.Network(lambda key: {"a": np.zeros(2)}, lambda weights, x: x @ weights["a"], 2)
 
 

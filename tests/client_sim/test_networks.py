@@ -308,7 +308,7 @@ def test_a_network_without_an_output_for_each_class_is_refused() -> None:
 
 
 def odd_classes(*, classes: int) -> Any:
-    """Return four outputs, however many are asked for."""
+    """Return a network with four outputs, for any number of classes."""
     return fedping.flax_network(networks.OfLinen(4), (8, 8, 1))
 
 
@@ -320,7 +320,7 @@ PERSONAL: dict[str, Any] = {
 
 
 def hidden_layer() -> tuple[BuiltIn, TreeModel]:
-    """Return a network that is built in, and the same as a tree that starts at the same numbers, in another order."""
+    """Return a built-in network, and the same network as a tree with the same start values in another order."""
     built_in = BuiltIn(features=6, classes=3, hidden=(5,), seed=4, l2=0.0, precision="float64")
     same = {"hidden.kernel": "W1", "hidden.bias": "b1", "head.kernel": "W2", "head.bias": "b2"}
     starts = {block.name: start_values(block) for block in built_in.arrays}
@@ -331,7 +331,7 @@ def hidden_layer() -> tuple[BuiltIn, TreeModel]:
 
 
 def sorted_as_tree(values: np.ndarray, shared: bool = False) -> np.ndarray:
-    """Return numbers of W1, b1, W2 and b2, shape (k, 53), in the order of the tree; or of W1 and b1 alone."""
+    """Return the values of W1, b1, W2 and b2, shape (k, 53), in the tree's order; if ``shared``, only W1 and b1."""
     one, of_one, two, of_two = np.split(values, [30, 35, 50], axis=-1)
     return np.concatenate([of_one, one] if shared else [of_two, two, of_one, one], axis=-1)
 

@@ -1,4 +1,4 @@
-"""Pings on their way: retried as the same document, ever more slowly, within the limit, and none lost count of."""
+"""A fleet's outbox retries pings as the same document with growing waits, within the limit, and counts all."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ def outbox_to(
 
 
 class Slept:
-    """Returns at once, and records the requested waits."""
+    """A sleep function that returns at once and records the requested waits."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -104,7 +104,7 @@ def test_a_back_off_that_cannot_be_meant_is_told(wrong: dict[str, float]) -> Non
 def sent_to_faulty_server(
     answers: Sequence[Answer], count: int = 12, *, twice: bool = False, at_once: int = 8
 ) -> tuple[Outbox, Slept, dict[UUID, list[bytes]], Counter[UUID]]:
-    """Answer each document's attempts in this order, repeating the last one, and return the outcome."""
+    """Answer each document's attempts with these answers in order, the last one repeatedly, and return the outcomes."""
     slept = Slept()
     with faulty_server(fleet_study()) as server:
         server.plan = lambda document, attempt: answers[min(attempt, len(answers) - 1)]
@@ -198,7 +198,7 @@ def test_a_ping_that_is_sent_twice_counts_once() -> None:
     outbox, _, bodies, landings = sent_to_faulty_server([LANDED], twice=True)
     assert (outbox.counts.accepted, outbox.counts.duplicates) == (12, 12)
     assert bodies == {ping.document_id: [ping.body] * 2 for ping in pings(12)}
-    assert set(landings.values()) == {2}  # ingest lands it once, which is shown with the real one
+    assert set(landings.values()) == {2}  # ingest lands it once, which other tests show with a real ingest
 
 
 # In virtual time
@@ -254,7 +254,7 @@ def test_pings_begin_over_the_whole_time_given_and_wait_only_for_a_place() -> No
 
 
 def test_a_slow_server_does_not_stretch_the_time_between_those_who_wait() -> None:
-    """Who finds no place begins when there is one, not a further pause later."""
+    """A ping without a free slot is sent as soon as one is free, not after another wait."""
     quick, slow = PlannedTransport(), PlannedTransport()
     slow.takes = 7
     for transport in (quick, slow):
@@ -267,7 +267,7 @@ def test_a_slow_server_does_not_stretch_the_time_between_those_who_wait() -> Non
         free = begun + slow.takes
 
 
-# Whatever happens
+# All orders of answers
 
 OUTCOMES = st.sampled_from([ACCEPTED, RETRY, REJECTED, Outcome(Delivery.RETRY, "HTTP 429", 40.0)])
 

@@ -1,4 +1,4 @@
-"""Models with blocks that stay with the client: what is published and sent, closed forms, and refusals."""
+"""Models with private blocks: published and sent parts, closed forms, and rejected settings."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ TRAININGS: list[OneGradient | LocalSteps] = [
 
 
 def published(training: Training, name: str = "network", settings: dict[str, Any] = NETWORK) -> Any:
-    """Return the model of a line with this training, which has to be what its spec says."""
+    """Return the model of a line with this training, after checking it against its spec."""
     spec = model_spec(name, settings, training=training)
     model = learner_for(spec, training)
     assert tuple(model.weight_names) == tuple(spec.names)
@@ -104,7 +104,7 @@ def test_a_newcomer_predicts_with_the_shared_blocks_and_the_start_of_the_others(
 
 @pytest.mark.parametrize("shared", TRAININGS[:4], ids=["gradient", "some", "epochs", "proximal"])
 def test_fedper_at_one_rate_is_the_training_of_the_whole_model(shared: OneGradient | LocalSteps) -> None:
-    """With the same rate for both parts, a client's movement is the undivided model's, cut in two."""
+    """With the same rate for both parts, a client's movement equals the undivided model's, split in two."""
     rate = getattr(shared, "rate", 0.3)
     training = replace(shared, personal=PartlyLocal(local=HEAD, rate=rate))
     model, whole, batch = published(training), learner_for(model_spec("network", NETWORK)), examples()
@@ -117,7 +117,7 @@ def test_fedper_at_one_rate_is_the_training_of_the_whole_model(shared: OneGradie
 
 
 def test_the_local_blocks_of_fedper_have_their_own_rate_with_an_optimizer_too() -> None:
-    """Adam's first step is its rate, for any gradient."""
+    """The size of Adam's first step equals its rate, for any gradient."""
     training = LocalSteps(
         rate=0.2, steps=1, optimizer=LocalAdam(epsilon=1e-12), personal=PartlyLocal(local=HEAD, rate=0.05)
     )
@@ -153,7 +153,7 @@ def test_what_stays_is_gone_on_with_and_predicts_beside_newer_shared_weights() -
 
 
 def test_an_update_depends_on_the_local_part_only_as_something_it_is_computed_beside() -> None:
-    """Clients with the same data and other heads send other updates of w; w's update at a head is a function of it."""
+    """Clients with the same data and different heads send different updates of w, each a function of the head alone."""
     training = OneGradient(personal=METHODS["FedPer"])
     model, batch = published(training), examples((6, 6))
     same = Examples(batch.x[[0, 0]], batch.y[[0, 0]], batch.weight[[0, 0]])
@@ -224,7 +224,7 @@ def test_the_small_model_of_a_user_fits_as_the_whole_one_does(monkeypatch: pytes
 
 @pytest.mark.parametrize("method", [PartlyLocal, Reconstruct])
 def test_local_blocks_that_are_too_large_are_refused_before_anybody_makes_room(method: Any) -> None:
-    """The spec bounds only what is shared, and a study may come from anyone."""
+    """The spec limits only the shared part, and a study may come from an attacker."""
     training = OneGradient(personal=method(local=HEAD, rate=0.1))
     small = model_spec("network", NETWORK, training=training)
     with pytest.raises(InvalidSettings, match=r"50,000,000,000 weights, .* 2,000,000"):

@@ -1,4 +1,4 @@
-"""The spec's constraints hold for a client's own weights, whichever algorithm trains them."""
+"""The spec's constraints hold for a client's own weights, with every algorithm that trains them."""
 
 from dataclasses import replace
 from typing import Any
@@ -39,7 +39,7 @@ STEP = Step(start=1.0, min=1.0, max=1.0)
 NAMES = ("a", "b", "c", "d", "e")
 ORDERED = OrderedCutoffs(weights=("a", "b", "c", "d"), gap=2.0, first=1.0)
 W = (1.0, 4.0, 6.0, 11.0, 0.5)
-"""Allowed: a, b, c and d at least 2 apart, and nothing below zero."""
+"""Allowed weights: a, b, c and d are at least 2 apart, and none is below zero."""
 
 
 def spec(*constraints: Constraint, start: tuple[float, ...] = W) -> ModelSpec:
@@ -79,12 +79,12 @@ def test_a_weight_below_zero_becomes_zero_and_moves_no_other(mode: Any) -> None:
 
 
 def pulling_to(target: Floats) -> Examples:
-    """Return examples of one client whose loss is least at these weights."""
+    """Return examples of one client whose loss is minimal at these weights."""
     return Examples(np.eye(5)[None], np.asarray(target)[None], np.ones((1, 5)))
 
 
 def trained(personal: Personalization, target: tuple[float, ...], times: int = 30, w: Any = W) -> Any:
-    """Return the client's own weights after trainings, and what it keeps."""
+    """Return the client's own weights after trainings, and its state."""
     of = model(ORDERED, NonNegative(), personal=personal)
     training = OneGradient(personal=personal)
     algorithm = algorithm_for(training)
@@ -132,7 +132,7 @@ def test_own_weights_stay_within_when_frozen_ones_move_below_them() -> None:
 
 
 def test_a_vector_waits_at_the_bound_and_comes_back_at_once() -> None:
-    """It is not led on outside, however long it is pulled there."""
+    """The vector doesn't grow outside, for any number of pulls."""
     few, long = (trained(METHODS[2], (1.0, 4.0, 6.0, 11.0, -9.0), times)[1]["own_vector"] for times in (8, 40))
     assert few.tobytes() == long.tobytes()
     assert few[0, 4] == -W[4]
@@ -151,7 +151,7 @@ def test_a_model_that_ranks_pages_is_known_as_one_with_its_bounds() -> None:
 
 
 def test_a_browser_ranks_with_its_own_weights_within_the_bounds() -> None:
-    """Also when the version's weights have moved below a vector that was within before."""
+    """Changed shared weights may move a vector out of the bounds; its weights still stay within."""
     training = OneGradient(personal=Vector(rate=1.0))
     linear = model_spec("linear-15", constraints=(NonNegative(),))
     clients, w = np.arange(6), linear.start_array
@@ -169,7 +169,7 @@ def test_a_browser_ranks_with_its_own_weights_within_the_bounds() -> None:
 
 
 def test_the_scores_in_a_ping_are_not_those_by_a_clients_own_weights() -> None:
-    """In a linear model a few lists of scores would reveal all of P."""
+    """In a linear model, a few lists of such scores would reveal all of P."""
     training = OneGradient(personal=FineTune(rate=1.0))
     linear = model_spec("linear-15")
     sample = SyntheticPopulation(model_for("linear-15"), PopulationSettings(), seed=1).sample(np.arange(6), 0)

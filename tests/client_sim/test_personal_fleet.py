@@ -1,4 +1,4 @@
-"""Simulated clients with their own models take part in a study, over a real ingest and with real rounds."""
+"""Simulated clients with their own models take part in a study with a real ingest and real rounds."""
 
 import asyncio
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ BROWSERS, CLIENTS = "frecency-update", "model-update"
 
 
 def study_of(pings: Any, **personal: Any) -> Study:
-    """Return a study of browsers, or of clients with examples; a third of them keep their own models."""
+    """Return a study of browsers or of clients with examples, a third of which keep their own models."""
     spec = model_spec("linear-15") if pings == BROWSERS else model_spec("logistic-regression", {"features": 4})
     rate = 5.0 if pings == BROWSERS else 0.5
     training = OneGradient(personal=FineTune(**{"rate": rate, "steps": 20} | personal))
@@ -68,7 +68,7 @@ def created(folder: Path, study: Study) -> ModelStore:
 def play(
     server: IngestServer, folder: Path, store: ModelStore, iterations: int, states_of: StatesOf = in_memory
 ) -> list[Any]:
-    """Run iterations with a round after each, and return what the rounds say."""
+    """Run iterations with a round after each, and return the rounds' output."""
     done = []
     with asyncio.Runner() as runner, engine_named("numpy") as engine:
         fleet = runner.run(join_study(HttpTransport(server.url), STUDY, SETTINGS, states_of=states_of))
@@ -91,7 +91,7 @@ def play(
 
 
 def landed_of(folder: Path, study: Study, kind: str) -> pd.DataFrame:
-    """Return the pings of three iterations, in order; with ``kind`` plain, of the same study without personal arms."""
+    """Return the pings of three iterations, in order; if ``kind`` is plain, of the same study without personal arms."""
     if kind == "plain":
         arms = tuple(replace(arm, personal=False) for arm in study.arms)
         study = replace(study, arms=arms, lines=(replace(study.lines[0], training=OneGradient()),))
@@ -107,9 +107,9 @@ def landed(folder: Path) -> pd.DataFrame:
 
 
 def test_browsers_keep_models_of_their_own_and_send_what_they_would_have_sent(tmp_path: Path) -> None:
-    """The shared weights go the same way as in a study without anything personal.
+    """The shared weights change as in a study without personal arms.
 
-    In a browser's ping only the place of the choice is another.
+    In a browser's ping only the place of the choice differs.
     """
     own, plain = (landed_of(tmp_path, study_of(BROWSERS, rate=500.0), kind) for kind in ("personal", "plain"))
     assert own["update"].tolist() == plain["update"].tolist()
@@ -122,7 +122,7 @@ def test_browsers_keep_models_of_their_own_and_send_what_they_would_have_sent(tm
 
 
 def test_clients_of_a_personal_arm_hold_out_a_fifth_of_their_examples(tmp_path: Path) -> None:
-    """They send updates of the others, and report the loss of the same fifth in every iteration."""
+    """Clients send updates of the other examples, and report the loss of the same fifth in every iteration."""
     own, plain = (landed_of(tmp_path, study_of(CLIENTS), kind) for kind in ("personal", "plain"))
     trained = own.study_variation != "treatment"
     count = plain[trained].examples
@@ -138,11 +138,11 @@ def test_clients_of_a_personal_arm_hold_out_a_fifth_of_their_examples(tmp_path: 
 
 @dataclass(frozen=True)
 class Labels:
-    """Examples of two classes with uninformative features: a fleet's source of them, and the data of its clients.
+    """Examples of two classes with uninformative features, as a fleet's source and as its clients' data.
 
     Attributes:
-        chance: of the class that a client prefers; with 0.5 it prefers none.
-        clients: whose data these are.
+        chance: the probability of a client's preferred class; 0.5 means no preference.
+        clients: the clients with these data.
     """
 
     chance: float
@@ -172,9 +172,9 @@ class Labels:
 def test_a_model_of_ones_own_is_better_only_where_there_is_something_of_ones_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chance: float, lowest: float, highest: float
 ) -> None:
-    """With labels of noise the arm has no advantage beyond 3 standard errors, which are 0.05, and 0.13 for the silent.
+    """With random labels, the arm's advantage is within 3 standard errors: 0.05, and 0.13 for clients without updates.
 
-    Measured on examples that clients learned from, it would be 0.14 with a standard error of 0.02.
+    Measured on training examples, it would be 0.14 with a standard error of 0.02.
     """
     monkeypatch.setattr("fedping.client_sim.fleet.fleet.examples_for", lambda *_: Labels(chance))
     store = created(tmp_path, study_of(CLIENTS))
@@ -202,7 +202,7 @@ def test_who_does_not_share_reports_and_sends_no_update(tmp_path: Path) -> None:
 
 
 def test_a_fleet_that_is_stopped_goes_on_with_what_its_clients_have(tmp_path: Path) -> None:
-    """In one go, and in two with a state file between: the same pings."""
+    """A single run, and two runs with a state file in between, give the same pings."""
     found = []
     for kind in ("one", "two"):
         folder = tmp_path / kind
@@ -215,11 +215,11 @@ def test_a_fleet_that_is_stopped_goes_on_with_what_its_clients_have(tmp_path: Pa
         found.append(landed(folder).sort_values(["client_id", "model_version"]).reset_index(drop=True))
     one, two = found
     assert one.client_id.equals(two.client_id)
-    np.testing.assert_allclose(one.loss, two.loss, rtol=1e-9)  # up to who else is in a block
+    np.testing.assert_allclose(one.loss, two.loss, rtol=1e-9)  # except for the rest of a block
 
 
 def test_a_fleet_has_the_states_of_a_block_at_hand_and_not_those_of_everybody() -> None:
-    """For a network of 50,000 weights, the weights of 20,000 clients would take 8 GB."""
+    """The weights of 20,000 clients of a network with 50,000 weights would take 8 GB."""
     asked: list[int] = []
 
     class Counted(MemoryStates):
@@ -247,7 +247,7 @@ def test_a_fleet_has_the_states_of_a_block_at_hand_and_not_those_of_everybody() 
 
 @pytest.mark.parametrize("what", ["training", "spec"])
 def test_a_fleet_does_not_go_on_with_what_belongs_to_other_settings(what: str) -> None:
-    """A study of the same name may have been created again, with a model of as many weights with another meaning."""
+    """A study of the same name may have been created again, with the same number of weights but another meaning."""
     study = study_of(CLIENTS)
     [line] = study.lines
     changed = {

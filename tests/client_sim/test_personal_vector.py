@@ -1,4 +1,4 @@
-"""The personal vector: what it changes, whose turn it is, what is sent, and what it cannot do in a linear ranker."""
+"""The personal vector: its effect, its turns, the sent updates, and its limits in a linear ranker."""
 
 import hashlib
 from collections.abc import Mapping
@@ -60,7 +60,7 @@ def method(personal: Vector, version: int = 0) -> WithVector:
 
 
 def first_state(personal: Vector, model: Model[Any] = NETWORK) -> dict[str, NDArray[Any]]:
-    """Return the state of clients that have never trained."""
+    """Return the state of clients before any training."""
     first = algorithm_for(OneGradient(personal=personal)).init_state(model)
     return {name: np.repeat(np.asarray(value)[None], CLIENTS, axis=0) for name, value in first.items()}
 
@@ -150,7 +150,7 @@ def test_in_step_everybody_has_the_turn_of_the_version() -> None:
 
 @pytest.mark.parametrize("shared", [OneGradient(), LocalSteps(rate=0.2, epochs=1)])
 def test_the_shared_weights_take_the_path_that_they_would_take_alone(shared: OneGradient | LocalSteps) -> None:
-    """In step, every second round is one of a run without personalization."""
+    """With all clients at the same turn, every second round equals a round without personalization."""
     alone, beside, state = W, W, first_state(replace(RANDOM, in_step=True))
     training = replace(shared, personal=replace(RANDOM, in_step=True))
     for round_ in range(3):
@@ -168,7 +168,7 @@ def test_the_shared_weights_take_the_path_that_they_would_take_alone(shared: One
 )
 @pytest.mark.parametrize("personal", [IDENTITY, replace(RANDOM, optimizer=KEPT_RPROP)])
 def test_what_is_sent_does_not_tell_the_vector(shared: OneGradient | LocalSteps, personal: Vector) -> None:
-    """The same client 1,000 times, with as many private parts."""
+    """Sends the update of the same client 1,000 times, with 1,000 different private parts."""
     training = replace(shared, personal=personal)
     batch = DATA.batch(np.ones(1000, np.intp))
     first = algorithm_for(training).init_state(NETWORK)
@@ -230,7 +230,7 @@ def test_a_vector_of_eight_takes_33_bytes_and_in_step_32() -> None:
 
 
 def test_a_random_basis_is_normal_and_the_same_for_everybody() -> None:
-    """By integers alone, like a client in another language."""
+    """Compares it with integer arithmetic alone, as in a client in another language."""
     u = random_basis(1000, 4, 7)
     assert abs(u.mean()) < 0.05  # 6 standard errors
     assert abs(u.std() - 0.5) < 0.025  # 4.5 standard errors
@@ -296,7 +296,7 @@ _DYADIC = st.integers(-64, 64).map(lambda whole: whole / 8)
 def test_an_input_that_all_candidates_share_changes_no_rank_of_a_linear_ranker(
     x: list[list[float]], w: list[float], v: float, chosen: tuple[int, int]
 ) -> None:
-    """The input v, with the weight w[2], adds v w[2] to the score of every candidate of the user."""
+    """The input v with the weight w[2] adds v w[2] to the scores of all of the user's candidates."""
     features = np.array(x).reshape(1, 2, 3, 2)
     ranker = learner_for(model_spec("svm-ranking", {"features": 3}, margin=1.0))
 

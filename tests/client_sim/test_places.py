@@ -1,4 +1,4 @@
-"""A person's own Firefox history: read as numbers, to the rules of frecency, without touching the profile."""
+"""A user's own Firefox history: read as numbers by frecency's rules, without changing the profile."""
 
 import sqlite3
 from collections.abc import Callable
@@ -147,7 +147,7 @@ def test_the_profile_is_not_changed(tmp_path: Path) -> None:
 
 
 def test_a_history_held_locked_by_its_browser_is_read_with_its_log(tmp_path: Path) -> None:
-    """Firefox holds an exclusive lock, and its last pages are in the write-ahead log alone."""
+    """Firefox holds an exclusive lock, and the last pages are only in the write-ahead log."""
     places = profile_with(tmp_path, lambda db: None)
     browser = sqlite3.connect(places, isolation_level=None)
     browser.execute("PRAGMA locking_mode = EXCLUSIVE")

@@ -1,4 +1,4 @@
-"""`fedping plan upload`: what updates cost under each encoding is what they weigh, and what to take follows."""
+"""`fedping plan upload`: the sizes of encoded updates are the real ones, and the advice follows from them."""
 
 import json
 import tomllib
@@ -79,7 +79,7 @@ def test_an_error_is_that_of_what_the_server_decodes(large: UploadPlan) -> None:
 
 
 def test_as_many_times_more_clients_as_planned_make_a_mean_as_exact_as_without_links() -> None:
-    """Thesis 4.5, in rounds of 20 clients who agree on a part of their updates: 1 + error would be too few."""
+    """Thesis 4.5, in rounds of 20 clients that agree on a part of their updates: a factor of 1 + error is too small."""
     spec = model_spec("logistic-regression", {"features": 20})
     line = Line(name="main", spec=spec, training=LocalSteps(rate=0.1, epochs=5))
     masked = by_name(plan_upload(line))["mask keep = 0.1"]
@@ -213,7 +213,7 @@ def test_what_cannot_be_meant_is_told_in_a_sentence(
 
 @pytest.mark.usefixtures("few_candidates")
 def test_clients_that_send_nothing_are_not_weighed() -> None:
-    """About half of those with a vector, whose turn it is; an update of zeros would cost less than any."""
+    """About half of the clients with a vector send nothing in their turn; an update of zeros would be the cheapest."""
     spec = model_spec("logistic-regression", {"features": 3})
     training = OneGradient(personal=Vector(rate=1.0))
     plan = plan_upload(Line(name="main", spec=spec, training=training))

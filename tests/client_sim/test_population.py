@@ -1,7 +1,7 @@
 """Synthetic users follow the stated distributions, and each is independent of the others.
 
-The statistical tests draw once, from fixed seeds, so that they always give the same verdict. Each compares its p-value
-with ``ALPHA``: with another seed, a right generator would fail one of them with that probability.
+The statistical tests draw once, from fixed seeds, so their results never change. Each compares its p-value with
+``ALPHA``: with another seed, a correct generator would fail one of them with that probability.
 """
 
 import msgspec
@@ -52,7 +52,7 @@ def population(settings: PopulationSettings = DEFAULT, name: str = "frecency-201
 
 
 def in_both(sample: Sample, client: int) -> list[tuple[object, ...]]:
-    """Everything that a sample says of one client, as plain values."""
+    """Return all of a sample's data of one client, as plain values."""
     said = []
     for row in np.flatnonzero(sample.client == client):
         pages = sample.searches.candidates[row]
@@ -145,7 +145,7 @@ def test_each_number_of_searches_is_equally_likely() -> None:
 
 
 def test_the_choice_is_the_best_score_under_the_true_weights_plus_noise() -> None:
-    """Two pages of one visit each differ by d points: the lower is taken with probability P(N(0, 2 variance) > d)."""
+    """Of two pages with one visit each, d points apart, the lower is chosen with P(N(0, 2 variance) > d)."""
     settings = PopulationSettings(
         candidates_mean=2, candidates_variance=0, nothing_selected=0, noise_variance=400, searches=(1, 1)
     )

@@ -1,4 +1,4 @@
-"""Contributions of clients of private lines: bounded in every case, unlinkable, rare enough, and noisy enough."""
+"""Contributions of clients to private lines: always bounded, unlinkable, rare enough, and noisy enough."""
 
 import math
 from collections import Counter, defaultdict
@@ -80,7 +80,7 @@ def test_no_vector_is_longer_than_the_sensitivity(
 
 
 class Branching(Chance):
-    """Goes one way through all choices, given by ``path``, and knows how likely that way is."""
+    """A randomness source that follows one path of draws, and computes its probability."""
 
     def __init__(self, path: list[int], p: float) -> None:
         self.path, self.at, self.open, self.likely, self._p = path, 0, list[int](), 1.0, p
@@ -102,7 +102,7 @@ class Branching(Chance):
 
 
 def outputs(make: Callable[[Chance], tuple[int, ...]], p: float) -> dict[tuple[int, ...], float]:
-    """Return the exact distribution of a function's result over its random draws."""
+    """Return the exact distribution of a function's result over all its random draws."""
     found: dict[tuple[int, ...], float] = defaultdict(float)
     path: list[int] = []
     while True:

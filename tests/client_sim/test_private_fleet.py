@@ -1,4 +1,4 @@
-"""Fleets of private studies: once a version, up to the cap, each time under another id, and nothing but the vector."""
+"""Clients of private fleets send one vector for each version, up to the cap, each under a new id, and nothing else."""
 
 import asyncio
 import base64
@@ -48,7 +48,7 @@ SPECS = {"searches": product_spec(), "examples": model_spec("linear-regression",
 
 
 def run(study: Study, versions: list[int], states_of: StatesOf = in_memory) -> list[list[dict[str, Any]]]:
-    """Return the pings of iterations in which these versions are the newest."""
+    """Return the pings of iterations with these newest versions."""
     transport = PlannedTransport(study)
     settings = FleetSettings(clients=CLIENTS, seed=3, examples=ExampleSettings())
     fleet = Fleet(transport, transport.study, settings, states_of=states_of)
@@ -85,7 +85,7 @@ def test_each_client_sends_one_vector_a_version_and_nothing_else(kind: str) -> N
     ids = [[ping["clientId"] for ping in pings] for pings in (first, again, second)]
     assert len(set(ids[0])) == len(ids[0])
     assert not set(ids[0]) & set(ids[2])
-    assert not set(ids[0]) & set(ids[1])  # in the second iteration those whose searches in the first had no choice
+    assert not set(ids[0]) & set(ids[1])  # in the second iteration, clients without a choice in the first
 
 
 def test_a_cap_holds_for_good(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Models whose sums over rows are protected: what they sum, what no row exceeds, and that nothing is uncharged."""
+"""Models with protected sums over rows: the sums, the bound of each row, and the charge for every release."""
 
 import math
 from dataclasses import replace
@@ -46,7 +46,7 @@ def weights(model: Any, seed: int = 1) -> np.ndarray:
 
 
 def quiet(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
-    """Leave the noise out, and keep each sum of whole numbers that would have had it."""
+    """Omit the noise, and record each integer sum to which it would be added."""
     sums: list[np.ndarray] = []
 
     def without(total: np.ndarray, z: float, bits: Any) -> np.ndarray:
@@ -108,7 +108,7 @@ def test_rows_of_rare_classes_count_more_however_long_their_gradients(monkeypatc
 def test_no_row_moves_a_sum_by_more_than_the_norm_whatever_the_weights(
     model: Any, steps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A table without a row gives a sum that is at most 2^14 away, in whole numbers; tried for steep weights too."""
+    """Without one row, a table's integer sum differs by at most 2^14; also tested for extreme weights."""
     sums = quiet(monkeypatch)
     for scale in (1.0, 1e3, 1e12, 1e300):
         for evaluates in (False, True):
@@ -170,7 +170,7 @@ def test_a_step_of_k_means_is_lloyds_where_rows_are_many(monkeypatch: pytest.Mon
     w = np.concatenate([np.random.default_rng(1).normal(size=12) / 4, np.zeros(3)])
     _, uphill = begun(model, z=0.5).losses_and_gradients(w, batch)
     wanted = model.movements(w, batch)[0]
-    assert -uphill[0] == pytest.approx(wanted, abs=0.05)  # few rows are farther away than is counted
+    assert -uphill[0] == pytest.approx(wanted, abs=0.05)  # few rows are beyond the counted range
     assert -uphill[0, 12:] == pytest.approx(wanted[12:], abs=900 * 4 / UNIT)
 
 
@@ -232,7 +232,7 @@ def test_a_sum_that_was_not_charged_is_not_made() -> None:
 
 
 def test_noise_is_of_the_declared_size_on_each_number() -> None:
-    """300 sums of 5 numbers, their deviation and mean within 5 sd."""
+    """Checks the deviation and mean of 300 sums of 5 numbers, within 5 standard deviations."""
     model = LogisticRegression(F)
     batch, w = examples(model), weights(model)
     protected = begun(model, z=7.0, sums=300)
@@ -249,9 +249,9 @@ def test_noise_is_of_the_declared_size_on_each_number() -> None:
 
 @pytest.mark.parametrize("by_rows", [True, False])
 def test_the_noise_of_a_mean_over_institutions_is_the_stated_one(by_rows: bool) -> None:
-    """Three institutions' updates with noise less those without: 2,001 numbers, their deviation within 5 sd.
+    """Compares three institutions' updates with and without noise: the deviation of 2,001 numbers is within 5 sd.
 
-    By rows, the mean has the noise of three sums over all rows; by institution the smallest has most of it.
+    Weighted by rows, the mean has the noise of three sums over all rows; by institution, the smallest adds most noise.
     """
     rows, features, versions = (40, 120, 400), 2000, 50
     model = LogisticRegression(features)
@@ -275,9 +275,9 @@ def test_the_noise_of_a_mean_over_institutions_is_the_stated_one(by_rows: bool) 
 
 
 def test_the_audits_lower_bound_is_below_the_claim() -> None:
-    """A worst row against an empty one, 400 sums each: μ by the best threshold is below 1/z, and most of it.
+    """Compares 400 sums with a worst-case row and 400 without: μ by the best threshold is below 1/z, but most of it.
 
-    The sums' difference on the row's direction has mean 1 and deviation z; the bound is 99.9 % by a normal test.
+    In the row's direction, the sums' difference has mean 1 and deviation z; the bound is 99.9 % by a normal test.
     """
     model = LogisticRegression(F)
     z, runs = 0.8, 400

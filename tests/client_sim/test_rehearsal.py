@@ -61,7 +61,7 @@ def tables(folder: Path, **settings: Any) -> Rehearsal:
 
 
 def by_price(rehearsal: Rehearsal | None = None, **settings: Any) -> Users:
-    """Return users of random items with a price alone, who want expensive ones."""
+    """Return users who want expensive items; the items are random, with only a price."""
     spec = ModelSpec(name="one", model="features", features=(Number(name="price", start=1.0),))
     return users_of(spec, rehearsal or Rehearsal(**({"truth": {"price": 1.0}} | settings)), keys(1))
 
@@ -90,7 +90,7 @@ def test_lists_of_a_table_have_the_values_that_every_client_computes(tmp_path: P
 
 
 def test_any_items_are_candidates_as_likely_as_all_others(tmp_path: Path) -> None:
-    """Of 6,000 lists of 3 of 4 items, each item is in 4,500 but for chance: 6 deviations of 34, p < 1e-8."""
+    """In 6,000 lists of 3 of 4 items, each item is expected 4,500 times; the bound is 6 deviations of 34, p < 1e-8."""
     parquet = tmp_path / "items.parquet"
     pq.write_table(pa.table({"price": [1.0, 2.0, 3.0, 4.0]}), parquet)
     spec = ModelSpec(name="one", model="features", features=(Number(name="price"),))
@@ -190,7 +190,7 @@ def test_a_clients_lists_do_not_depend_on_who_else_is_asked_for() -> None:
 
 
 def test_users_look_as_their_way_to_look_says() -> None:
-    """Of 20,000 lists: shares within .015, which is 4 deviations of the widest."""
+    """In 20,000 lists, shares are within .015, which is 4 deviations of the widest."""
     rng = np.random.default_rng(5)
     equal = np.zeros((20_000, 2))
     noise, considered = rng.gumbel(size=equal.shape), rng.random(equal.shape)
@@ -251,7 +251,7 @@ DECLARED = (
 
 
 def test_outcomes_follow_their_laws_within_their_bounds() -> None:
-    """Means of 20,000 choices, each within about four of its deviations."""
+    """Checks means of 20,000 choices, each within about four of its standard deviations."""
     laws = {
         "basket": OutcomeLaw(level=-1.0, slope=2.0),
         "opened": OutcomeLaw(level=1.0),

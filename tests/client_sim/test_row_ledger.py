@@ -1,4 +1,4 @@
-"""The ledger of a table: charged before a draw, once for each version, after every kill, loss or restore."""
+"""The ledger of a table: charged before each draw, once for each version, also after a kill, loss or restore."""
 
 import json
 import math
@@ -83,7 +83,7 @@ def test_rows_that_are_either_learned_from_or_held_out_pay_for_one_of_the_two(le
         ledger.charge(release(version, cost=0.04, division="half"))
         ledger.charge(release(version, cost=0.05, division="half", role="evaluation"))
     assert ledger.read().spent == pytest.approx(0.15)
-    ledger.charge(release(0, cost=0.02, division="third", study="other"))  # another division may have a row elsewhere
+    ledger.charge(release(0, cost=0.02, division="third", study="other"))  # another division may move a row
     ledger.charge(release(0, cost=0.01, study="plain"))
     assert ledger.read().spent == pytest.approx(0.15 + 0.02 + 0.01)
 
@@ -126,7 +126,7 @@ def test_another_table_or_other_terms_get_no_second_answer_to_a_version(ledger: 
 
 
 def test_a_process_killed_at_any_byte_of_a_line_is_charged_once_and_never_draws_again(ledger: Ledger) -> None:
-    """Each file system state that a kill can leave: the line whole, cut or missing in either copy."""
+    """Tests each file system state after a kill: the line is whole, cut or missing in either copy."""
     before = ledger.path.read_bytes()
     ledger.charge(release(0))
     drawn, after = noise(ledger, release(0)), ledger.path.read_bytes()
@@ -206,7 +206,7 @@ def test_a_restored_ledger_charges_each_study_for_what_may_have_been_answered(le
     book = ledger.charge(release(9))
     assert book.spent == pytest.approx(truth + 0.01)
     assert [(entry.what, entry.versions) for entry in book.entries[-2:]] == [("lost", 5), ("release", 0)]
-    ledger.charge(release(12))  # once only: from then on versions that are not answered cost nothing
+    ledger.charge(release(12))  # only once: later, unanswered versions cost nothing
     assert ledger.read().spent == pytest.approx(truth + 0.02)
     ledger.charge(release(2, study="other"))
     assert ledger.read().by_study()[-1].versions == 1 + 2

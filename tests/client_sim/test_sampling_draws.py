@@ -1,4 +1,4 @@
-"""Who is drawn: laws of every sampler, and what is refused."""
+"""Draws of clients: laws of every sampler, and rejected settings."""
 
 from collections import Counter
 
@@ -85,7 +85,7 @@ def test_an_allocation_is_each_stratums_part_rounded_up_or_down(sizes: list[int]
 
 
 def test_an_allocation_is_right_on_average_over_all_its_starts() -> None:
-    """Every start that may be drawn, each once."""
+    """Enumerates every possible start once."""
 
     class Starts:
         def __init__(self, start: int) -> None:
@@ -107,7 +107,7 @@ def test_nobody_may_come_to_a_bernoulli_round() -> None:
 
 
 def test_the_size_of_a_bernoulli_sample_is_binomial() -> None:
-    """Mean and variance of 4,000 rounds, by z-tests; error rate 1e-4 for both together."""
+    """Tests mean and variance of 4,000 rounds by z-tests; error rate 1e-4 for both together."""
     sampler = sampler_for(Bernoulli(share=0.3), np.ones(200, dtype=np.int64), 5)
     counts = np.array([len(sampler.draw(number)) for number in range(4_000)])
     mean, variance = 200 * 0.3, 200 * 0.3 * 0.7

@@ -1,7 +1,7 @@
-"""What a sample's mean estimates: every claim of every sampler, in both directions (thesis 3.1).
+"""The estimand of a sample's mean: every claim of every sampler, in both directions (thesis 3.1).
 
 A claim is tested over thousands of rounds of one fixed seed, coordinate by coordinate, with a z-test. The error rate
-of the whole file is ALPHA: a right sampler would fail with that probability under another seed.
+of the whole file is ALPHA: with another seed, a correct sampler would fail with that probability.
 """
 
 from functools import cache
@@ -36,7 +36,7 @@ SKEWED = np.array([1, 1, 1, 2, 2, 3, 3, 5, 8, 14, 30, 50])
 EQUAL = np.full(12, 4)
 GROUPS = np.array([*"aabbbccccccc"])  # 2, 3 and 7 clients
 EQUAL_GROUPS = np.array([*"aaaabbbbcccc"])
-# Whose updates differ with their size, so that a wrong weight shows.
+# Clients whose updates depend on their size, so that a wrong weight is noticed.
 UPDATES = np.column_stack([np.log(SKEWED), np.arange(12) % 3, generator(0, "updates").normal(size=12)])
 
 KINDS: tuple[Sampling, ...] = (
@@ -63,7 +63,7 @@ def times_drawn(kind: Sampling, sizes: tuple[int, ...], groups: tuple[str, ...])
 
 
 def votes_of(kind: Sampling, sizes: np.ndarray, groups: np.ndarray, weighting: Weighting) -> np.ndarray:
-    """Return the mean update of each round as a pipeline takes it, shape (rounds, coordinates)."""
+    """Return the mean update of each round as in a pipeline, shape (rounds, coordinates)."""
     drawn = times_drawn(kind, tuple(sizes), tuple(groups))
     weights = {"client": drawn > 0, "ping": drawn, "examples": drawn * sizes}[weighting].astype(float)
     votes: np.ndarray = (weights / weights.sum(axis=1, keepdims=True)) @ UPDATES
@@ -77,7 +77,7 @@ def full(sizes: np.ndarray, of: FullUpdate) -> np.ndarray:
 
 
 def z(kind: Sampling, sizes: np.ndarray, groups: np.ndarray, weighting: Weighting, of: FullUpdate) -> float:
-    """Return the largest distance of the mean vote's coordinates from a full update, in standard errors."""
+    """Return the largest distance of the mean update's coordinates from a full update, in standard errors."""
     votes = votes_of(kind, sizes, groups, weighting)
     error = np.abs(votes.mean(axis=0) - full(sizes, of))
     spread = np.maximum(votes.std(axis=0, ddof=1) / np.sqrt(len(votes)), 1e-12)

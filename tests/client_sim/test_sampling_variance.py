@@ -1,7 +1,7 @@
-"""How far samples' means are from the full update: the claims of thesis 3.2, and the formulas of the textbooks.
+"""The variance of samples' means around the full update: the claims of thesis 3.2, and the textbooks' formulas.
 
-Variances are of 4,000 rounds of one fixed seed. The standard error of such a variance is near 2.3 %, so that under
-another seed a right sampler would pass the bound of 15 % with a probability below 1e-9.
+Variances are of 4,000 rounds of one fixed seed. The standard error of such a variance is about 2.3 %, so with another
+seed a correct sampler would exceed the bound of 15 % with a probability below 1e-9.
 """
 
 import numpy as np
@@ -16,14 +16,14 @@ SIZES = np.full(40, 3)
 
 
 def variance(kind: Sampling, updates: np.ndarray, groups: np.ndarray, sizes: np.ndarray = SIZES) -> float:
-    """Return the mean squared distance of the mean of a sample from the full update over examples."""
+    """Return the mean squared distance of a sample's mean from the full update over examples."""
     sampler = sampler_for(kind, sizes, 3, groups)
     means = np.array([updates[sampler.draw(number)].mean() for number in range(ROUNDS)])
     return float(((means - np.average(updates, weights=sizes)) ** 2).mean())
 
 
 def by_region(between: float, within: float) -> np.ndarray:
-    """Return updates whose mean differs between regions, and in a region between clients, by these deviations."""
+    """Return updates with these standard deviations between regions, and between clients of a region."""
     random = np.random.default_rng(11)
     return random.normal(size=5)[REGIONS] * between + random.normal(size=40) * within
 
@@ -34,7 +34,7 @@ ALIKE = np.tile(np.linspace(-3, 3, 8), 5)
 
 
 def test_simple_sampling_has_its_textbook_variance() -> None:
-    """For draws with replacement: σ²/K, with σ² over examples."""
+    """With replacement, the variance is σ²/K, with σ² over examples."""
     sizes = 1 + np.arange(40) % 7
     mean = np.average(DIFFERENT, weights=sizes)
     expected = np.average((DIFFERENT - mean) ** 2, weights=sizes) / 10
@@ -42,13 +42,13 @@ def test_simple_sampling_has_its_textbook_variance() -> None:
 
 
 def test_uniform_sampling_has_its_textbook_variance() -> None:
-    """Without replacement: (1 - K/N) S²/K, the less the nearer the sample is to all."""
+    """Without replacement, the variance is (1 - K/N) S²/K, which falls as the sample approaches all clients."""
     expected = (1 - 30 / 40) * DIFFERENT.var(ddof=1) / 30
     assert variance(Uniform(clients=30), DIFFERENT, REGIONS) == pytest.approx(expected, rel=CLOSE)
 
 
 def test_stratified_sampling_has_its_textbook_variance() -> None:
-    """For whole parts: Σ W_h² (1 - K_h/N_h) S_h²/K_h."""
+    """For whole parts, the variance is Σ W_h² (1 - K_h/N_h) S_h²/K_h."""
     within = np.array([DIFFERENT[region == REGIONS].var(ddof=1) for region in range(5)])
     expected = (0.2**2 * (1 - 2 / 8) * within / 2).sum()
     assert variance(Stratified(clients=10), DIFFERENT, REGIONS) == pytest.approx(expected, rel=CLOSE)
@@ -72,7 +72,7 @@ def test_strata_of_other_sizes_than_the_sample_divides_reduce_it_too() -> None:
 
 
 def test_clusters_of_the_alike_have_more_variance_than_as_many_clients_drawn_simply() -> None:
-    """Two homogeneous regions have 16 clients, who say what two would."""
+    """The 16 clients of two homogeneous regions have the information of two."""
     clustered = variance(Cluster(clusters=2), DIFFERENT, REGIONS)
     means = np.array([DIFFERENT[region == REGIONS].mean() for region in range(5)])
     assert clustered == pytest.approx((1 - 2 / 5) * means.var(ddof=1) / 2, rel=CLOSE)

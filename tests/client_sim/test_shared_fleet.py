@@ -1,4 +1,4 @@
-"""Fleets of studies with lines of shares: what two servers read together is what one would have read alone."""
+"""Fleets of two-server studies: the vectors that both servers read together equal those of a single server."""
 
 import asyncio
 import base64
@@ -63,7 +63,7 @@ def study_of(spec: ModelSpec, *, shares: bool = True, **privacy: Any) -> Study:
 
 
 class Offering(PlannedTransport):
-    """Publishes another study before each iteration; what is no study cannot be fetched."""
+    """A transport that publishes another study before each iteration; a value other than a study can't be fetched."""
 
     def __init__(self, published: list[PublicStudy | None], *planned: Any) -> None:
         super().__init__(None, *planned)
@@ -99,13 +99,13 @@ def run(
 
 
 def by_client(pings: dict[UUID, dict[str, Any]]) -> dict[str, list[int]]:
-    """Return the vectors of plain pings."""
+    """Return the vectors of plain pings, by client."""
     payloads = {ping["clientId"]: base64.b64decode(ping["payload"]["update"]["payload"]) for ping in pings.values()}
     return {client: np.frombuffer(payload, "<i4").tolist() for client, payload in payloads.items()}
 
 
 def read_by(helper: Helper, study: Study, pings: dict[UUID, dict[str, Any]]) -> dict[str, list[int]]:
-    """Return the vectors of shared pings, all of which the helper can open."""
+    """Return the vectors of shared pings, all opened by the helper, by client."""
     found: dict[str, NDArray[np.int64] | None] = {
         ping["clientId"]: helper.read(study, ping, document) for document, ping in pings.items()
     }
@@ -226,7 +226,7 @@ def test_who_only_learns_from_wrong_examples_keeps_to_the_bound() -> None:
 
 
 def test_shares_of_a_fleet_reach_files_through_ingest(tmp_path: Path) -> None:
-    """An offer that is published, and one that follows it, reach clients while ingest runs."""
+    """A published offer and its successor reach clients while ingest runs."""
     study, helper = study_of(SPECS["searches"]), Helper()
     store = open_store(tmp_path / "store", create=True)
     store.create_study(study, first_versions(study, created=WHEN, code_version="test"))
@@ -259,7 +259,7 @@ def test_shares_of_a_fleet_reach_files_through_ingest(tmp_path: Path) -> None:
 
 
 def searched(study: Study, first: int, iterations: int) -> dict[UUID, dict[str, Any]]:
-    """Return the pings of a plain fleet, of version 0, from an iteration on."""
+    """Return the pings of a plain fleet with version 0, from an iteration on."""
     transport = PlannedTransport(study)
     fleet = Fleet(transport, transport.study, FleetSettings(clients=CLIENTS, seed=3))
     fleet.next_iteration = first

@@ -1,4 +1,4 @@
-"""Shares of single pings: the two together are the vector, and the sealed one belongs to one ping alone."""
+"""Shares of single pings: the two add up to the vector, and the sealed one is bound to one ping."""
 
 from typing import Any
 from uuid import UUID, uuid4
@@ -104,7 +104,7 @@ def test_seeds_decide_the_shares_and_sealing_is_new_each_time() -> None:
 
 
 def test_many_shares_at_once_are_those_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However few of their masks are held at a time."""
+    """For any number of masks held at a time."""
     study, rng = study_of(), np.random.default_rng(1)
     sharer = Sharer(study, study.lines[0], Helper().offer(study))
     vectors, seeds = rng.integers(-(2**14), 2**14, (7, D)), system_seeds(7)
@@ -119,7 +119,7 @@ def test_many_shares_at_once_are_those_of_each(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_leaders_share_is_uniform_whatever_is_shared() -> None:
-    """Bytes by chi-square; of seeds that are given, so that it is the same each time."""
+    """A chi-squared test of the bytes, with fixed seeds, so that the result never changes."""
     study = study_of()
     sharer = Sharer(study, study.lines[0], Helper().offer(study))
     k = 2000

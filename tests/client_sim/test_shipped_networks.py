@@ -66,8 +66,7 @@ SHORT = ("rodriguez-barroso-2020", "lstm")
     "network", [pytest.param(each, marks=[pytest.mark.long] * (each not in SHORT)) for each in LEARNS]
 )
 def test_it_learns(network: str) -> None:
-    """Compiling takes some seconds. The loss is at most a fifth of its start value, that of a network that has learned
-    nothing."""
+    """Compiling takes some seconds. The final loss is at most a fifth of the untrained network's."""
     name, settings, batch, rate = LEARNS[network]
     spec = model_spec(name, {"classes": 2 if name == "cnn" else 4, **settings})
     model, weights = learner_for(spec), spec.start_array

@@ -1,4 +1,4 @@
-"""A fleet over a real ingest whose line stages its versions: the good one reaches all clients, a spoilt one a share."""
+"""A fleet with a real ingest and staged versions: a good version reaches all clients, a bad one only a share."""
 
 import asyncio
 import json
@@ -58,7 +58,7 @@ def stepped(store: ModelStore, folder: Path) -> RoundResult:
 
 
 def held_by(fleet: Fleet) -> dict[str, set[int]]:
-    """Return the clients' versions: those of the treatment, by whether they get the next one first."""
+    """Return the versions of the treatment's clients, grouped by whether they get the next version first."""
     found: dict[str, set[int]] = {"treatment": set(), "control": set()}
     for client, version in enumerate(fleet.roster.version.tolist()):
         found[fleet.roster.arm_of(client).name].add(version)
@@ -139,7 +139,7 @@ def open_metrics(text: str) -> dict[str, float]:
 
 
 class StagingTransport(PlannedTransport):
-    """A client whose newest version is 0, with version 1 staged; its tag covers both."""
+    """A transport with newest version 0 and staged version 1; its entity tag covers both."""
 
     there = True
 

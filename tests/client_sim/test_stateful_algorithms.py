@@ -1,4 +1,4 @@
-"""SCAFFOLD, FedDyn and APFL: their results against another computation, and where they end."""
+"""SCAFFOLD, FedDyn and APFL: their results compared with an independent computation, and their limits."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ RATE, STEPS = 0.05, 7
 HEIGHT = np.array([2.0, 0.5, 1.0])
 BOTTOM = np.array([[3.0, -1.0], [-4.0, 0.5], [1.0, 6.0]])
 MINIMUM = HEIGHT @ BOTTOM / HEIGHT.sum()
-"""Where the mean of the clients' losses is least: h/2 |w - b|² of three clients."""
+"""The minimum of the mean of three clients' losses h/2 |w - b|²."""
 
 
 @dataclass(frozen=True)
 class Quadratic:
-    """The mean over a client's examples of h/2 |w - b|², h an example's target and b its features."""
+    """A loss: the mean over a client's examples of h/2 |w - b|², with h an example's target and b its features."""
 
     weight_names: tuple[str, ...] = ("a", "b")
 
@@ -60,7 +60,7 @@ class Rounds:
         self.published, self.number = np.concatenate([start, np.zeros(more)]), 0
 
     def run(self, *who: int) -> Any:
-        """Let clients take part, all if none are named, and return the weights."""
+        """Run a round with clients, by default all, and return the weights."""
         taking_part = list(who) or list(range(len(next(iter(self.state.values())))))
         updates, after = self.algorithm.update(
             MODEL,
@@ -85,7 +85,7 @@ class Rounds:
 
 
 def after_steps(fetched: Any, height: Any, rest: Any, steps: int = STEPS) -> Any:
-    """Return the end of steps along height (y - rest): each shortens the distance to rest by the same factor."""
+    """Return the point after steps along height (y - rest); each shrinks the distance to rest by the same factor."""
     return rest + (1 - RATE * height) ** steps * (fetched - rest)
 
 
@@ -125,7 +125,7 @@ def test_scaffold_with_one_client_is_gradient_descent(option: Any) -> None:
 
 @pytest.mark.parametrize("rounds", [((0, 1, 2), (0, 1, 2), (0, 1, 2)), ((0, 1), (1, 2), (0, 2), (2, 1))])
 def test_feddyn_is_the_papers_in_closed_form(rounds: tuple[tuple[int, ...], ...]) -> None:
-    """The server as the paper writes it: h falls by alpha/N times the sum, the weights are mean(theta) - h / alpha."""
+    """The paper's server: h falls by alpha/N times the sum, and the weights are mean(theta) - h / alpha."""
     alpha, share = 0.7, len(rounds[0]) / 3
     found = Rounds(FedDyn(rate=RATE, steps=STEPS, alpha=alpha, participation=share))
     w, h, slope = np.array([0.5, -0.25]), np.zeros(2), np.zeros((3, 2))
@@ -145,7 +145,7 @@ def test_feddyn_is_the_papers_in_closed_form(rounds: tuple[tuple[int, ...], ...]
 
 
 def test_both_end_at_the_common_minimum_where_averaging_alone_does_not() -> None:
-    """With many local steps FedAvg moves to the mean of the minima, for any curvatures of the clients."""
+    """With many local steps FedAvg moves to the mean of the minima, regardless of the clients' curvatures."""
     drifted, ends = np.zeros(2), {}
     for _ in range(400):
         drifted = np.mean([after_steps(drifted, HEIGHT[i], BOTTOM[i], 20) for i in range(3)], axis=0)
@@ -190,7 +190,7 @@ def test_apfl_is_the_papers_and_its_share_descends_the_loss_of_the_mixture() -> 
         close(updates[0], -RATE * HEIGHT[0] * (w - BOTTOM[0]))
         close(state["own"][0], v)
         np.testing.assert_allclose(state["share"], [a], atol=1e-10)
-        w = w + np.array([0.1, -0.2])  # others have moved it
+        w = w + np.array([0.1, -0.2])  # changed by other clients
         close(algorithm.personal_weights(MODEL, w, clients(0), state)[0], state["share"] * v + (1 - state["share"]) * w)
     assert abs(a - 0.3) > 1e-3
 
@@ -224,7 +224,7 @@ def test_apfl_predicts_with_the_common_weights_until_it_has_trained_and_with_its
     ],
 )
 def test_a_client_trains_as_if_it_were_alone_and_one_without_examples_stays(algorithm: LocalTraining) -> None:
-    """Of 5, 0 and 2 examples in batches of 2, clients take 6, 0 and 2 steps."""
+    """With 5, 0 and 2 examples in batches of 2, clients take 6, 0 and 2 steps."""
     draw = np.random.default_rng(1)
     weight = (np.arange(5) < np.array([[5], [0], [2]])).astype(float)
     many = Examples(draw.normal(size=(3, 5, 2)), draw.random((3, 5)) + 0.5, weight)
@@ -243,7 +243,7 @@ def test_a_client_trains_as_if_it_were_alone_and_one_without_examples_stays(algo
         for name in left:
             close(after[name][i], left[name][0])
     for name in after:
-        if name != "own":  # which is not looked at before a client has begun
+        if name != "own":  # it isn't read before a client has started
             np.testing.assert_array_equal(after[name][1], state[name][1])
     if not isinstance(algorithm, FedDyn):  # a client without a loss ends where it began, by the paper: at -h / alpha
         np.testing.assert_array_equal(together[1], 0)

@@ -1,4 +1,4 @@
-"""Training within what an upload link sends: what moves, what arrives, and that fleets use the link's own keys."""
+"""Training within the subspace of an upload link: movements, received updates, and fleets' use of the link's keys."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def fleet(features: int = 6) -> ExampleData:
 def trained(
     link: Any, optimizer: LocalOptimizer | None = None, most_bytes: int = 10**9, **steps: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the movements of four clients, one without examples, and what the server reads of them."""
+    """Return the movements of four clients, one without examples, and the updates that the server reads."""
     training = LocalSteps(**{"rate": 0.1, "structured": True, "optimizer": optimizer or LocalDescent(), **steps})
     line = line_with((link,), spec=NETWORK, training=training)
     links, keys, model = sending(line), keys_of(len(SIZES)), learner_for(NETWORK)
@@ -108,7 +108,7 @@ def test_both_factors_are_trained_and_arrive(optimizer: LocalOptimizer | None) -
 
 
 def test_both_factors_move_as_worked_by_hand() -> None:
-    """A second implementation: W + A B is differentiated by A and by B in a loop for each client and step."""
+    """A second implementation differentiates W + A B by A and by B in a loop over clients and steps."""
     moved, _ = trained(LowRank(rank=2, fixed="neither"), steps=3)
     first, _ = trained(LowRank(rank=2, fixed="outputs"), steps=1)
     one, _ = trained(LowRank(rank=2, fixed="neither"), steps=1)
@@ -129,7 +129,7 @@ def test_both_factors_move_as_worked_by_hand() -> None:
 
 @pytest.mark.parametrize("link", [Mask(keep=0.25), Mask(keep=0.25, draw="independent"), LowRank(rank=2)])
 def test_one_step_within_is_the_sketch_of_one_gradient(link: Any) -> None:
-    """Except for the factor of a mask, by which the server multiplies a sketch."""
+    """Equal except for the factor by which the server multiplies a mask's sketch."""
     _, sketched = trained(link, steps=1, structured=False)
     _, within = trained(link, steps=1)
     if isinstance(link, LowRank):
@@ -142,7 +142,7 @@ def test_one_step_within_is_the_sketch_of_one_gradient(link: Any) -> None:
 
 
 def lengths_of(link: Mask, m: int) -> np.ndarray:
-    """Return each weight's factor in a mask, shape (m,)."""
+    """Return the factor of each weight in a mask, shape (m,)."""
     if link.draw == "independent":
         return np.full(m, 1 / link.keep)
     lengths = np.diff(block_edges(weights_kept(link.keep, m), m))
@@ -177,7 +177,7 @@ def learning_study() -> Study:
 
 
 def pings_of(study: Study) -> dict[Any, dict[str, Any]]:
-    """Return a fleet's pings of an iteration, by document."""
+    """Return a fleet's pings of one iteration, by document."""
     transport = PlannedTransport(study)
 
     async def go() -> None:
@@ -189,7 +189,7 @@ def pings_of(study: Study) -> dict[Any, dict[str, Any]]:
 
 @pytest.mark.parametrize("study", [fleet_study(), learning_study()], ids=["browsers", "examples"])
 def test_a_fleet_trains_within_the_masks_that_it_sends(study: Study) -> None:
-    """One step within is the sketch of one step, but for the factor: the masks are the same."""
+    """One step within the mask equals the sketch of one step, except for the factor: the masks are the same."""
     within, sketched = pings_of(with_mask(study, True)), pings_of(with_mask(study, False))
     lines = {arm.name: line for line in with_mask(study, True).lines for arm in study.arms if arm.line == line.name}
     assert within.keys() == sketched.keys()

@@ -1,4 +1,4 @@
-"""The closed form of thesis 4.5, against means of sampled clients whose updates went through real masks."""
+"""The closed form of thesis 4.5, compared with means of sampled clients' updates sent through real masks."""
 
 from typing import Literal
 
@@ -26,14 +26,14 @@ CLIENTS, M, DRAWS = 300, 15, 2000
 
 
 def updates_of_clients() -> NDArray[np.float32]:
-    """Return updates as users' are: three of four weights are zero, the others have a heavy tail and a common part."""
+    """Return updates like users': three of four weights are zero, the others have a heavy tail and a common part."""
     random = np.random.default_rng(3)
     made = 0.3 + random.standard_t(4, (CLIENTS, M))
     return np.where(random.random((CLIENTS, M)) < 0.75, 0.0, made).astype(np.float32)
 
 
 def mean_square_error(keep: float, draw: Literal["blocks", "independent"], clients: int, replace: bool) -> float:
-    """Return the mean of |mean of the decoded - mean of all|² over many samples, each with different masks."""
+    """Return the mean of |mean of decoded updates - mean of all|² over many samples, each with different masks."""
     updates = updates_of_clients()
     random = np.random.default_rng(4)
     everybody = np.argsort(random.random((DRAWS, CLIENTS)), axis=1)[:, :clients]

@@ -1,4 +1,4 @@
-"""The two transports: every answer and every fault of a network becomes a value, and both carry the same bytes."""
+"""The two transports: every answer and network fault becomes a value, and both carry the same bytes."""
 
 import asyncio
 import gzip
@@ -150,7 +150,7 @@ def test_a_connection_that_breaks_is_a_reason_to_try_again(server: FaultyServer,
     outcome = submitted(server, answer)
     assert outcome.delivery is Delivery.RETRY
     assert outcome.reason.startswith("the connection broke")
-    assert len(server.attempts) == 1  # nobody but the fleet's own back-off tries again
+    assert len(server.attempts) == 1  # only the fleet's own backoff retries
 
 
 def test_a_server_that_does_not_answer_is_given_up(server: FaultyServer) -> None:

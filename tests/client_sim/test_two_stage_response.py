@@ -1,4 +1,4 @@
-"""Randomised response in two stages: its exact epsilon by enumeration, what it draws, and its unbiased estimate."""
+"""Randomised response in two stages: its exact epsilon by enumeration, its draws, and its unbiased estimate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedping.protocol.draws import root_key, uniforms
 def test_epsilon_is_the_largest_log_ratio_of_all_outcomes(
     answers: int, instantaneous: float | None, reports: int
 ) -> None:
-    """By enumeration of kept answers, sequences of reports and pairs of true answers."""
+    """Enumerates kept answers, sequences of reports and pairs of true answers."""
     response = TwoStageResponse(answers, 1.2, instantaneous)
     first = TwoStageResponse(answers, 1.2).channel()
     second = np.eye(answers) if instantaneous is None else TwoStageResponse(answers, instantaneous).channel()
@@ -43,7 +43,7 @@ def test_epsilon_is_the_largest_log_ratio_of_all_outcomes(
 
 
 def test_two_fair_coins_are_the_response_of_warner() -> None:
-    """Tell the truth by a first coin, else what a second says: ln 3 (Rodríguez-Barroso et al. 2020, 2.4)."""
+    """A first coin may choose the truth, else a second answers: ln 3 (Rodríguez-Barroso et al. 2020, 2.4)."""
     response = TwoStageResponse(2, math.log(3))
     assert response.truth == pytest.approx(0.5)
     np.testing.assert_allclose(response.channel(), [[0.75, 0.25], [0.25, 0.75]])
@@ -58,7 +58,7 @@ def test_many_reports_reveal_what_the_first_stage_reveals() -> None:
 
 
 def test_reports_have_the_probabilities_of_the_channel_and_a_mean_without_bias() -> None:
-    """A chi-squared test for each answer: a right program fails with probability 4 * 1e-6 in all."""
+    """A chi-squared test for each answer; a correct program fails with probability 4 * 1e-6 in all."""
     response, size = TwoStageResponse(4, 1.5, 1.0), 40_000
     values = np.array([-1.0, 0.5, 2.0, 7.0])
     uniform = uniforms(np.array([root_key(3)]), 2 * size)[0]

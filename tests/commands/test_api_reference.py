@@ -1,4 +1,4 @@
-"""`make docs`: the API reference is made without a warning, and has what `import fedping` offers."""
+"""`make docs`: the API reference builds without warnings, and contains the public names of `import fedping`."""
 
 import html
 import re
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.thorough
 def test_the_reference_is_made_without_warnings_and_has_the_public_names(tmp_path: Path) -> None:
-    """In `make test` three pages are made, in `make test-long` all of them."""
+    """`make test` builds three pages, `make test-long` all."""
     out = tmp_path / "docs"
     pages = () if in_full() else ("fedping", "fedping.client_sim.learning", "fedping.protocol.spec")
     ended = subprocess.run(
@@ -41,7 +41,7 @@ def names_in(page: Path) -> set[str]:
 
 
 def listed_in(index: Path) -> set[str]:
-    """Return the pages that the list of all leads to, each of which says what it is."""
+    """Return the pages linked from the index, each with a description."""
     entries = re.findall(r'<dt><a href="([^"]+)">.*?</dt>\s*<dd>(.*?)</dd>', index.read_text(), re.DOTALL)
     assert all(html.unescape(told).startswith("<p>") for _, told in entries)
     return {page for page, _ in entries}

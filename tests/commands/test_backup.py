@@ -32,7 +32,7 @@ GUIDE = (ROOT / "docs/operators.md").read_text()
 
 
 def blocks(section: str) -> list[str]:
-    """Return the blocks of commands in a section of the page, without what a list indents them by."""
+    """Return the blocks of commands in a section of the page, without the indentation of lists."""
     text = GUIDE.partition(f"## {section}\n")[2].partition("\n## ")[0]
     found = re.findall(r"^( *)```sh\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
     return [re.sub(f"^{indented}", "", block, flags=re.MULTILINE) for indented, block in found]
@@ -53,7 +53,7 @@ BACKUP, RESTORE, LOOK = blocks("6. Back up and restore")
 
 
 class Machine:
-    """An operator's machine: the folders of the page lie below a folder, and `fedping` is on the path."""
+    """An operator's machine: the page's folders are below a folder, and `fedping` is on the path."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -64,7 +64,7 @@ class Machine:
         self.install(ROOT)
 
     def install(self, program: Path) -> None:
-        """Have `fedping` be the program of a folder from now on."""
+        """Let `fedping` be the program of a folder from now on."""
         script = self.root / "bin/fedping"
         command = f'PYTHONPATH="{program}" exec "{sys.executable}" -P -m fedping "$@"'
         script.write_text(f"#!/bin/sh\n{command}\n")
@@ -72,19 +72,19 @@ class Machine:
 
     @contextlib.contextmanager
     def running(self, program: Path = ROOT) -> Iterator[IngestServer]:
-        """Run the ingest of a program."""
+        """Run a program's ingest."""
         with running_ingest(self.store, self.landing, "--workers", "1", cwd=program) as self.ingest:
             yield self.ingest
         self.ingest = None
 
     def type(self, commands: str) -> str:
-        """Type a block of the page; every command has to end well."""
+        """Type a block of the page; every command must succeed."""
         done = self.typed(f"set -e\n{commands}")
         assert done.returncode == 0, commands + done.stdout + done.stderr
         return done.stdout
 
     def typed(self, commands: str) -> subprocess.CompletedProcess[str]:
-        """Type a block of the page as it stands, and return how it ended."""
+        """Type a block of the page unchanged, and return the completed process."""
         for place in ("/srv/", "/backup/"):
             commands = re.sub(rf"(?<=\s){place}", f"{self.root}{place}", commands)
         if self.ingest is not None:
@@ -100,7 +100,7 @@ class Machine:
         )
 
     def rounds(self, count: int, seed: int) -> None:
-        """Let pings of the newest version land and make the next, so many times."""
+        """Land pings of the newest version and publish the next, ``count`` times."""
         store = open_store(self.store)
         for n in range(count):
             head = store.head(STUDY, "main").iteration
@@ -111,7 +111,7 @@ class Machine:
             )
 
     def sent(self, number: int) -> list[str]:
-        """Send so many pings about the newest version, and return their documents once they are answered 200."""
+        """Send a number of pings about the newest version; return their document ids once all are answered with 200."""
         assert self.ingest is not None
         head, documents = open_store(self.store).head(STUDY, "main").iteration, []
         for _ in range(number):
@@ -127,12 +127,12 @@ class Machine:
         return documents
 
     def recomputes(self, number: int) -> None:
-        """See that a version comes out again from the pings here."""
+        """Check that a version can be recomputed from the pings."""
         with engine_named("numpy") as engine:
             assert recompute(open_store(self.store), self.landing, STUDY, "main", number, engine).identical
 
     def fetched(self) -> dict[int, bytes]:
-        """Return what clients can fetch by number."""
+        """Return the model documents that clients can fetch, by number."""
         folder = self.store / STUDY / "main/public"
         return {int(path.stem): path.read_bytes() for path in folder.glob("[0-9]*.json")}
 
@@ -155,7 +155,7 @@ def test_the_procedure_restores_a_study_and_publishes_no_number_twice(tmp_path: 
         newest.write_bytes(whole.replace(b'"created":"2', b'"created":"3'))
         ended = machine.typed(BACKUP)
         assert (ended.returncode, "versions/9.json cannot be read" in ended.stderr) == (1, True)
-        newest.write_bytes(whole)  # what RESTORE finds is the backup before
+        newest.write_bytes(whole)  # RESTORE finds the earlier backup
     before = machine.fetched()
     assert sorted(before) == list(range(10))
 

@@ -1,4 +1,4 @@
-"""A client id on the command line is read as a UUID and as each reader of Parquet prints its 16 bytes."""
+"""A client id on the command line is read as a UUID, and in each form in which Parquet readers print its 16 bytes."""
 
 import base64
 import uuid
@@ -23,7 +23,7 @@ def read(text: str) -> uuid.UUID:
 
 
 def of_duckdb(value: bytes) -> str:
-    """Return a blob as DuckDB's shell does: a backslash, quotes and what is not printable as \\x and two digits."""
+    """Return a blob as DuckDB's shell prints it: a backslash, quotes and non-printable bytes as \\x and two digits."""
     return "".join(chr(each) if 32 <= each < 127 and chr(each) not in "\\'\"" else f"\\x{each:02X}" for each in value)
 
 

@@ -1,4 +1,4 @@
-"""docs/cluster.md: its settings are those that tests of clusters have, its commands are taken, its archive computes."""
+"""docs/cluster.md: its settings equal the cluster tests', its commands are accepted, and its archive works."""
 
 import re
 import shlex
@@ -30,7 +30,7 @@ def blocks(language: str) -> list[str]:
 
 
 def submissions() -> Iterator[list[str]]:
-    """Yield the words after `spark-submit.sh` of every command of the page."""
+    """Yield the words after `spark-submit.sh` in each of the page's commands."""
     for block in blocks("sh"):
         for line in block.replace("\\\n", " ").splitlines():
             words = shlex.split(re.sub(r"\s#.*", "", line))

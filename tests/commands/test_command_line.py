@@ -1,4 +1,4 @@
-"""A mistake on the command line is one sentence and a non-zero exit, without a traceback; nothing is half done."""
+"""A mistake on the command line gives one sentence and a non-zero exit, without a traceback or partial effects."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""The guide of small updates is typed as it stands: plans, the shipped experiment, and a comparison in bytes."""
+"""The guide to small updates, typed as written: plans, the shipped experiment, and a comparison in bytes."""
 
 import re
 import shlex
@@ -15,7 +15,7 @@ BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def commands() -> Iterator[list[str]]:
-    """Yield the commands of the guide, without their remarks."""
+    """Yield the commands of the guide, without comments."""
     for block in BLOCK.findall(GUIDE):
         yield from (shlex.split(line, comments=True) for line in block.splitlines())
 

@@ -1,4 +1,4 @@
-"""Studies that are made with the safe choices: by a file, by `fedping.create_study`, and the ones that are shipped."""
+"""Studies created with the safe defaults: from a file, by `fedping.create_study`, and the shipped ones."""
 
 import tomllib
 import warnings
@@ -21,7 +21,7 @@ UNBOUNDED = "takes the mean of updates of any length"
 
 
 def studies() -> list[Path]:
-    """Return the shipped study files: those with arms."""
+    """Return the shipped study files, which are those with arms."""
     return sorted(file for file in EXPERIMENTS.glob("*.toml") if "arms" in tomllib.loads(file.read_text()))
 
 
@@ -115,7 +115,7 @@ def test_a_study_of_before_the_safe_choices_stays_as_it_is(tmp_path: Path) -> No
 def test_a_study_with_the_quorum_of_an_earlier_version_keeps_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A new study once had a quorum of 1 %: created again, or changed by its file, it stays as it was stored."""
+    """New studies once had a quorum of 1 %; created again, or changed by its file, such a study keeps it."""
     file = EXPERIMENTS / "linear_defended.toml"
     older = protected(study_from_toml(file), Quorum(decides=0.01, hastens=0.1, slows=0.9), clips=False)
     store = open_store(tmp_path / "store", create=True)

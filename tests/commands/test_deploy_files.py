@@ -1,4 +1,4 @@
-"""`fedping deploy files`: files that systemd, nginx and kubectl take, with one's own names, and none overwritten."""
+"""`fedping deploy files`: files that systemd, nginx and kubectl accept, with the user's names; it overwrites none."""
 
 import contextlib
 import json

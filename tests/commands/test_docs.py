@@ -1,4 +1,4 @@
-"""What the docs tell a reader to type is what works: imports, commands, units, the DAG, the wheel."""
+"""Everything that the docs tell a reader to type works: imports, commands, units, the DAG, the wheel."""
 
 import ast
 import importlib
@@ -30,11 +30,11 @@ PAGES = sorted([*OF_THE_TOP, *(ROOT / "docs").rglob("*.md")])
 OPERATORS = (ROOT / "docs" / "operators.md").read_text()
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ELSEWHERE = ("airflow", "wandb")
-"""Packages that are not installed for the tests: a scheduler, and a tracker of experiments."""
+"""Packages in the docs that aren't installed for tests: a scheduler, and an experiment tracker."""
 
 
 def blocks(*languages: str) -> Iterator[tuple[str, str]]:
-    """Yield the blocks of all pages in some languages, each after where it stands."""
+    """Yield the location and text of all pages' blocks in some languages."""
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         for found in BLOCK.finditer(text):
@@ -44,12 +44,12 @@ def blocks(*languages: str) -> Iterator[tuple[str, str]]:
 
 
 def own_modules() -> set[str]:
-    """Return the modules that readers make by the pages themselves: `# file: name.py` heads such a block."""
+    """Return the modules that readers write from the pages' blocks, which begin with `# file: name.py`."""
     return {name for _, text in blocks("python") for name in re.findall(r"^# file: (\w+)\.py$", text, re.MULTILINE)}
 
 
 def imports(text: str) -> Iterator[tuple[str, str | None]]:
-    """Yield the modules that a block imports, and the names that it takes from them."""
+    """Yield the modules that a block imports, with the imported names."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, None) for alias in node.names)
@@ -80,7 +80,7 @@ def test_there_are_python_blocks_with_imports_of_ours() -> None:
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """Yield the words of every `fedping` command of a block, also of those that `spark-submit.sh` runs."""
+    """Yield the words of all `fedping` commands of a block, including those that `spark-submit.sh` runs."""
     for line in re.sub(r"\\\n", " ", text).splitlines():
         for part in re.split(r"\s(?:>>?|2>&1|\||&&|;)\s?", f"{line} "):
             try:
@@ -98,7 +98,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 
 def refusal(words: list[str]) -> str:
-    """Return what is wrong with the words of a command: an unknown subcommand or option; else nothing."""
+    """Return the error in a command's words, an unknown subcommand or option; empty without an error."""
     command: click.Command = cli
     words = [word for word in words if word not in ("...", "…")]
     while isinstance(command, click.Group):
@@ -133,7 +133,7 @@ def test_what_does_not_exist_would_be_noticed() -> None:
     ]
 
 
-# --- what runs the rounds ---
+# --- units and the DAG ---
 
 
 def dag() -> str:
@@ -141,7 +141,7 @@ def dag() -> str:
 
 
 def airflow_modules(monkeypatch: pytest.MonkeyPatch, made: list[dict[str, object]]) -> None:
-    """Put in place of Airflow, if it is not here, what takes the arguments that its own classes take."""
+    """If Airflow is missing, replace it by classes that accept the same arguments."""
 
     class Stub:
         def __init__(self, *_: object, **keywords: object) -> None:
@@ -160,7 +160,7 @@ def airflow_modules(monkeypatch: pytest.MonkeyPatch, made: list[dict[str, object
 
 
 def test_the_dag_runs_a_command_that_exists_and_leaves_a_round_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The imports are those of Airflow 3, by whose release 3.3.2 this DAG was parsed."""
+    """The imports are Airflow 3's; its release 3.3.2 parsed this DAG."""
     made: list[dict[str, object]] = []
     airflow_modules(monkeypatch, made)
     exec(compile(dag(), "operators.md", "exec"), {})
@@ -198,7 +198,7 @@ def test_the_units_of_the_docs_are_five() -> None:
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 def test_systemd_takes_the_units(tmp_path: Path) -> None:
     for name, text in units().items():
-        # It wants to find the program: what stands for it here is one that every machine has.
+        # It must find the program, so a program that every machine has replaces it.
         (tmp_path / name).write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/sh", text, flags=re.MULTILINE))
     command = ["systemd-analyze", "verify", "--man=no", *(str(tmp_path / name) for name in units())]
     ran = subprocess.run(command, capture_output=True, text=True)
@@ -215,7 +215,7 @@ def test_the_line_for_cron_has_five_fields_and_one_command() -> None:
     assert [words[:2] for words in commands(line)] == [["round", "firefox"]]
 
 
-# --- what a version says of itself ---
+# --- version numbers ---
 
 
 def test_the_version_names_the_commit_that_the_operator_gave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +233,7 @@ def test_the_version_names_the_commit_that_the_operator_gave(tmp_path: Path, mon
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with our wheel, and with this one's other packages in place of downloaded ones."""
+    """Give a virtual environment with fedping's wheel and this environment's other packages, without downloads."""
     return installed_wheel(tmp_path_factory.mktemp("wheel"))
 
 
@@ -285,7 +285,7 @@ def test_the_wheel_gives_the_command_and_every_import_of_the_docs(installed: Pat
 @pytest.mark.long
 @pytest.mark.parametrize("extra", ["spark", "analysis", "laboratory", "notebooks", "all"])
 def test_an_extra_of_what_is_installed_is_taken_without_a_release(installed: Path, tmp_path: Path, extra: str) -> None:
-    """What messages say, `pip install "fedping[…]"`: pip finds fedping itself installed, and looks for the rest."""
+    """Messages suggest `pip install "fedping[…]"`: pip finds fedping installed, and installs only the rest."""
     command = [sys.executable, "-m", "pip", "--python", str(installed), "install", "--no-index", f"fedping[{extra}]"]
     ran = run_installed(installed, *command, cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
@@ -293,7 +293,7 @@ def test_an_extra_of_what_is_installed_is_taken_without_a_release(installed: Pat
 
 
 def test_the_docs_promise_no_release() -> None:
-    """`pip install fedping[…]` begins no page: nothing of that name can be taken from an index."""
+    """No page begins with `pip install fedping[…]`, because no index has a package of that name."""
     for where, text in blocks("sh", "console"):
         for line in text.splitlines():
             assert not re.match(r"\$? ?pip install \"?fedping(\[\w+\])?\"?(\s*$|\s+#)", line), f"{where}: {line}"
@@ -303,7 +303,7 @@ def test_the_docs_promise_no_release() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """Return the anchors that a page has on a forge: those of its headings."""
+    """Return the anchors of a page's headings on a code forge."""
     titles = re.findall(r"^#+ (.*)$", BLOCK.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
     shown = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title) for title in titles)
     return {re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-") for title in shown}

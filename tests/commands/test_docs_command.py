@@ -15,7 +15,7 @@ from tests.commands.test_docs import PAGES, ROOT
 from tests.support.environments import installed_wheel
 
 OLD = "3d425e4f"
-"""The first commit whose pages others have links to."""
+"""The first commit with published links to its pages."""
 
 
 def test_the_list_has_every_page_and_each_of_its_names_leads_to_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""What works without an extra, and the one sentence of each command that needs one: in environments without it."""
+"""Without extras most commands work, and each command that needs an extra names it in one sentence."""
 
 import ast
 import json
@@ -28,7 +28,7 @@ README = (ROOT / "README.md").read_text()
 
 
 def requirements(*extras: str) -> list[str]:
-    """Return what pip would install beside fedping, with some extras."""
+    """Return the packages that pip would install with fedping and some extras."""
     return [*PROJECT["dependencies"], *(each for extra in extras for each in _of_extra(extra))]
 
 
@@ -44,7 +44,7 @@ def _of_extra(extra: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def slim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment with fedping and no extra, by links to this checkout and to the packages here."""
+    """Give the Python of an environment with fedping and no extra, by links to this checkout and installed packages."""
     return linked(tmp_path_factory.mktemp("slim"), requirements())
 
 
@@ -62,7 +62,7 @@ def run(python: Path, *command: object, cwd: Path) -> "subprocess.CompletedProce
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    """A folder with a store, pings of version 0, and the experiments of a study and of the laboratory."""
+    """Give a folder with a store, pings of version 0, and experiments of a study and of the laboratory."""
     store_with(tmp_path / "store", small_study())
     land(tmp_path / "landing", crowd(30))
     experiment_file(tmp_path)
@@ -86,7 +86,7 @@ for words in json.loads(sys.argv[1]):
 
 
 def check_without_extras(here: Path, ran: Ran) -> None:
-    """See that rounds, the store, studies and all help work, and that the rest tells its extra in one sentence."""
+    """Check that rounds, store, studies and all help work, and that other commands name their extra in one sentence."""
     help_of = [("--help",), *((name, "--help") for name in SUBCOMMANDS)]
     for each in ran([*help_of, ("study", "create", "study.toml")]):
         assert (each.returncode, each.stderr) == (0, ""), each.args
@@ -112,7 +112,7 @@ def check_without_extras(here: Path, ran: Ran) -> None:
 
 
 def test_without_extras_the_rest_works_and_each_command_tells_its_own(slim: Path, here: Path) -> None:
-    """The commands of each step in one process."""
+    """The commands of each step run in one process."""
 
     def ran(commands: list[tuple[str, ...]]) -> "list[subprocess.CompletedProcess[str]]":
         made = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "JAVA_HOME")}
@@ -131,7 +131,7 @@ def test_the_same_with_a_process_for_each(slim: Path, here: Path) -> None:
 
 @pytest.fixture(scope="module")
 def from_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment with our wheel and what it always needs."""
+    """Give the Python of an environment with fedping's wheel and its required packages."""
     folder = tmp_path_factory.mktemp("wheel")
     python, _ = environment(folder / "venv", requirements())
     install_wheel(python, built_wheel(folder))

@@ -1,4 +1,4 @@
-"""The first hour of each role is typed as its page has it, from an installed wheel, on a machine without a checkout."""
+"""The first-hour page of each role, typed as written, with an installed wheel and no checkout."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WHEELS = {
     "institution": "fedping-*.whl",
     "analyst": '"$(ls fedping-*.whl)[analysis]"',
 }
-"""By role, what its page installs."""
+"""The package that each role's page installs."""
 
 
 def page(role: str) -> str:
@@ -41,7 +41,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Newcomer(Terminal):
-    """A reader whose pip finds the packages that fedping needs on this machine, and nothing on a network."""
+    """A reader whose pip finds fedping's dependencies on this machine, without a network."""
 
     def __init__(self, folder: Path, wheel: Path) -> None:
         folder.mkdir()
@@ -52,7 +52,7 @@ class Newcomer(Terminal):
         if command.startswith("fedping ingest"):
             port = "" if "--port" in command else "--port 8080 "
             command = command.replace("fedping ingest", f"fedping ingest {port}--operations-port 8082")
-        if os.geteuid() == 0:  # or nginx gives up root for a user who may not read the folders of tests
+        if os.geteuid() == 0:  # otherwise nginx switches from root to a user without access to the tests' folders
             command = command.replace("\ndaemon off;\n", "\ndaemon off; user root;\n")
         said = super().type(command)
         if command == "python3 -m venv env":

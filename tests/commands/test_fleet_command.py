@@ -1,4 +1,4 @@
-"""`fedping fleet` as a person types it: summaries, JSON, mistakes, Ctrl-C, and a history of one's own."""
+"""`fedping fleet` as typed by a user: summaries, JSON, mistakes, Ctrl-C, and the user's own history."""
 
 import json
 import os
@@ -37,7 +37,7 @@ NOTE = re.compile(r"^note: [\d,]+ simulated clients? will send to study .*\n", r
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[str, str]:
-    """Return what a fleet prints, without its note that the study counts it."""
+    """Run a fleet; return its output without the note that the study counts its clients."""
     assert main(["fleet", *arguments]) == code
     captured = capsys.readouterr()
     assert "Traceback" not in captured.err
@@ -149,7 +149,7 @@ def test_the_same_command_given_again_sends_new_documents_of_the_same_clients(
 def test_what_clients_keep_for_themselves_is_not_lost_in_silence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without a file it is gone at the end; of another training it stays in the file, which is said once."""
+    """Without a state file, state is lost at the end; another training's state stays in the file. Both are reported."""
     state, study = ["--client-state", str(tmp_path / "state.sqlite")], fleet_study()
     arms = tuple(replace(arm, personal=arm.name == "treatment") for arm in study.arms)
     heard = []
@@ -248,7 +248,7 @@ def test_an_address_where_nobody_listens(capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_ctrl_c_ends_it_in_order(server: FaultyServer, form: list[str]) -> None:
-    """While pings are under way: what was accepted is told, what was not is undelivered, and no traceback."""
+    """Ctrl-C during sending: accepted pings are reported, others count as undelivered, and there is no traceback."""
 
     def plan(name: UUID, attempt: int) -> Answer:
         if len(server.attempts) >= 40:
@@ -274,7 +274,7 @@ def test_ctrl_c_ends_it_in_order(server: FaultyServer, form: list[str]) -> None:
     assert left_over(mark) == []
     lines = (out + NOTE.sub("", err)).split("\n")
     assert [line for line in lines if line][1:] == ["fedping: interrupted"]
-    assert (out == "") == bool(form)  # in JSON no line is half an iteration; the sum is told to the person
+    assert (out == "") == bool(form)  # JSON has no line for a partial iteration; the sum is reported on stderr
     generated, accepted, rejected, undelivered = (int(n) for n in re.findall(r"[\d,]+(?= )", lines[0].replace(",", "")))
     assert rejected == 0
     assert 36 <= accepted <= 44
@@ -300,7 +300,7 @@ def test_ctrl_c_between_iterations(server: FaultyServer) -> None:
 
 
 def profile(folder: Path) -> Path:
-    """Make a history of 40 pages in two groups that share a word, each visited a few times."""
+    """Make a Firefox history of 40 pages in two groups that share a word, each page visited a few times."""
     folder.mkdir()
     with sqlite3.connect(folder / "places.sqlite") as database:
         database.executescript(SCHEMA.read_text())

@@ -1,4 +1,4 @@
-"""What the guides show of a fleet and of a replay is typed as it stands: from a study file to a verdict."""
+"""The guides' commands for fleets and replays, typed as written: from a study file to a verdict."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def commands(text: str) -> list[str]:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder in which somebody works, with their places for a store and for pings in it."""
+    """Give a user's working folder, with places for a store and pings."""
     monkeypatch.chdir(tmp_path)
     for name in ("store", "landing"):
         monkeypatch.setenv(f"FEDPING_{name.upper()}", str(tmp_path / name))
@@ -43,7 +43,7 @@ def test_a_model_of_any_kind_from_a_study_file_to_a_verdict_and_a_load_test(
     here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def run(command: str, *more: str) -> str:
-        """Type a command of the guides, at the port at which ingest listens here."""
+        """Type a command of the guides, with the test ingest's port."""
         program, *words = shlex.split(command.replace("http://127.0.0.1:8080", server.url))
         assert program == "fedping"
         capfd.readouterr()

@@ -1,4 +1,4 @@
-"""`fedping fleet --replay` posts recorded pings again, of any model: to a real ingest, at a rate, in bounded memory."""
+"""`fedping fleet --replay` posts recorded pings of any model again: to a real ingest, at a rate, in bounded memory."""
 
 import asyncio
 import gzip
@@ -50,14 +50,14 @@ ENVELOPE = ["document_id", "received_at", "iteration", "line", "study"]
 
 
 def own_study(m: int = 3) -> Study:
-    """Return a study whose model nobody but its product knows."""
+    """Return a study with a model that only its product knows."""
     study = model_study(m)
     spec = msgspec.structs.replace(study.lines[0].spec, model="house-prices")
     return msgspec.structs.replace(study, lines=(msgspec.structs.replace(study.lines[0], spec=spec),))
 
 
 def recorded(landing: Path, study: Study, clients: int = 40, seed: int = 1, version: int = 0) -> None:
-    """Land pings of every arm, two files of each."""
+    """Land pings of every arm, two files for each."""
     rng = np.random.default_rng(seed)
     m = study.lines[0].spec.m
     for number, arm in enumerate(study.arms):
@@ -82,7 +82,7 @@ def rows_of(landing: Path) -> pd.DataFrame:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[IngestServer]:
-    """A real ingest with a study of a model that no simulated client has, whose newest version is 1."""
+    """Run a real ingest with a study at version 1, whose model no simulated client has."""
     store, study = open_store(tmp_path / "store", create=True), own_study()
     first = version_0(study)
     store.create_study(study, (first,))
@@ -245,7 +245,7 @@ def test_pings_of_browsers_are_replayed_too(tmp_path: Path, capsys: pytest.Captu
 def test_files_of_one_name_hold_different_pings(
     planned: FaultyServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As most exports have: a folder a day, a file of the same name in each, lines without a document id."""
+    """Like most exports: a folder for each day, a file of the same name in each, lines without a document id."""
     lines = [json.loads(line) for line in model_lines(20)]
     texts = [json.dumps({key: line[key] for key in line if key != "documentId"}) + "\n" for line in lines]
     for day, some in (("1", texts[:10]), ("2", texts[10:])):
@@ -258,7 +258,7 @@ def test_files_of_one_name_hold_different_pings(
 def test_a_document_that_was_recorded_twice_is_posted_twice(
     planned: FaultyServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two hosts, or a late retry, land a ping twice, and a load test is to be the load that there was."""
+    """Two hosts or a late retry may land a ping twice, and a load test must repeat the original load."""
     table = landed_model_updates(made(np.random.default_rng(1), 20, 3), 1)
     for moment in (1, 2):
         write_landed(partition(tmp_path / "landing", STUDY, "main", 0), table, moment)
@@ -363,7 +363,7 @@ def test_rows_that_cannot_be_posted_are_skipped_and_told(
     accepted: int,
     skipped: dict[str, int],
 ) -> None:
-    """Whoever has written landed pings anew has plain texts and other integers; no name does anything to a terminal."""
+    """Rewritten pings have plain texts and other integers; control characters in names don't reach the terminal."""
     found = replayed(capsys, planned.url, "--replay", str(of_pings(tmp_path, column, values)))
     assert (found["pings"]["accepted"], found["skipped_by_reason"]) == (accepted, skipped)
 
@@ -419,7 +419,7 @@ def test_it_ends_in_time_while_there_is_nothing_to_post(tmp_path: Path) -> None:
 
 
 def test_the_rate_is_no_higher_after_a_wait(tmp_path: Path) -> None:
-    """Files of 40 pings that take five seconds each to read, at 100 a second: 0.1 seconds' worth at most go at once."""
+    """Files of 40 pings, each read in five seconds, at 100 pings a second: at most 0.1 seconds' worth at once."""
     recorded(tmp_path, own_study(), clients=40)
     transport = PlannedTransport(own_study())
     recording = Recording(tmp_path, transport.study)
@@ -520,7 +520,7 @@ def test_options_that_change_nothing_are_refused(tmp_path: Path, capsys: pytest.
 
 @pytest.mark.long
 def test_memory_does_not_grow_with_the_recording(tmp_path: Path) -> None:
-    """Row groups of 25 MB: reading ten of them takes no more than reading two, but for what an allocator does."""
+    """Reading ten row groups of 25 MB takes no more memory than reading two, except for the allocator's overhead."""
     few, many = (highest_memory(tmp_path / f"{groups}.parquet", groups) for groups in (2, 10))
     assert many - few < 100_000_000, f"{few / 1e6:.0f} MB, then {many / 1e6:.0f} MB"
 
@@ -537,7 +537,7 @@ print(pings, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
 def highest_memory(file: Path, groups: int) -> int:
-    """Return the most bytes that a process has had in memory which reads a file of so many row groups."""
+    """Return the peak memory, in bytes, of a process that reads a file with a number of row groups."""
     group = landed_model_updates(made(np.random.default_rng(1), 250, 25_000), 1)
     with pq.ParquetWriter(file, group.schema, compression="none") as writer:
         for _ in range(groups):
@@ -550,7 +550,7 @@ def highest_memory(file: Path, groups: int) -> int:
 
 
 def test_groups_of_a_recording_are_read_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As :func:`test_memory_does_not_grow_with_the_recording`, by what is asked for: read as one, all would stay."""
+    """Checks the requested row groups; :func:`test_memory_does_not_grow_with_the_recording` measures the memory."""
     asked: list[list[int]] = []
     batches = LandedFile.batches
 

@@ -1,4 +1,4 @@
-"""A process that is forked for a test does what one that Python starts does."""
+"""A process forked for a test behaves like a newly started Python."""
 
 import gc
 import os
@@ -84,7 +84,7 @@ def test_two_processes_draw_differently_and_share_nothing() -> None:
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_one_that_nobody_waited_for_is_asked_for_its_end_on_its_own_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The collector of cycles calls finalizers first; a pipe that one had closed could be another's by then."""
+    """The garbage collector calls finalizers first; a closed pipe's descriptor could already be another pipe's."""
     raised: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", raised.append)
     process = ForkedPopen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -100,5 +100,5 @@ def test_the_children_of_a_process_that_ends_meanwhile_are_none(monkeypatch: pyt
     process = ForkedPopen([sys.executable, "-c", "pass"])
     assert process.wait(60) == 0
     assert wait_until(lambda: not Path(f"/proc/{process.pid}").exists())
-    monkeypatch.setattr(Path, "is_dir", lambda path: True)  # it still was when the search began
+    monkeypatch.setattr(Path, "is_dir", lambda path: True)  # the folder still existed when the search began
     assert children(process.pid) == []

@@ -1,4 +1,4 @@
-"""The guide of the helper is typed as it stands, with a leader beside it that asks over HTTP and by files."""
+"""The helper's guide, typed as written, with a leader that sends requests over HTTP and by files."""
 
 import re
 import shlex
@@ -129,7 +129,7 @@ def told(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
 
 
 def land(line: SharedLine, version: int) -> None:
-    """Land what clients of both arms have sent on a version."""
+    """Land the pings of both arms' clients on a version."""
     pings = [*line.crowd(110, version=version), *line.crowd(8, arm="control", version=version)]
     land_private(Path("landing"), line.study, pings, iteration=version)
 
@@ -139,7 +139,7 @@ def round_of(capfd: pytest.CaptureFixture[str], *more: str) -> str:
 
 
 def prepared(folder: Path) -> SharedLine:
-    """Return a study that names the helper in a folder, with its store, and what clients fetch of it."""
+    """Return a study with a helper in a folder, its store, and its public document."""
     from fedping.helper.folder import open_folder
 
     helper = open_folder(folder / "helper")

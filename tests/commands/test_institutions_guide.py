@@ -1,4 +1,4 @@
-"""The guide for institutions is typed as it stands: three of them take part, each in a process of its own."""
+"""The institutions' guide, typed as written: three institutions take part, each in a separate process."""
 
 import json
 import re
@@ -121,7 +121,7 @@ def test_rows_are_held_out_by_the_guide(
 def test_class_weights_are_found_by_the_guide(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A feature more for each class, after the moments; and a table is then trained on by these weights."""
+    """Each class is one more feature after the moments; training on a table then uses these weights."""
     monkeypatch.chdir(tmp_path)
     create, tell, round_, print_ = commands(SCALES)
     assert "`features = 62` above" in SCALES
@@ -143,7 +143,7 @@ def test_class_weights_are_found_by_the_guide(
 
 
 def check_scales(path: Path) -> None:
-    """Check that scales are those of all rows together, which lie in no one table."""
+    """Check that scales are those of all rows together, although no table contains them all."""
     everybody, found = load("breast-cancer").x, read_columns(path).features
     assert [each.mean for each in found] == pytest.approx(everybody.mean(axis=0).tolist(), rel=1e-5)
     assert [each.deviation for each in found] == pytest.approx(everybody.std(axis=0).tolist(), rel=1e-3)

@@ -1,7 +1,7 @@
-"""Attacks on an institution through a server that chooses its weights: how many rows `fedping join` lets through.
+"""Attacks on an institution by a server that chooses the weights: the number of rows that `fedping join` reveals.
 
-At ε = 3 a guess has noise of a deviation of at least 1 in each of 30 columns, so that it is within 1e-3 of a row in all
-of them with a probability below 1e-60: a single row that is recovered would be a defect.
+At ε = 3 a guess has noise with a standard deviation of at least 1 in each of 30 columns, so it is within 1e-3 of a
+row in all columns with a probability below 1e-60: a single recovered row would be a defect.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ def join(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Typed:
 
 
 class OverHttp:
-    """An institution that is asked over HTTP: each version is served, and `fedping join` answers it."""
+    """An institution attacked over HTTP: each version is served, and `fedping join` answers it."""
 
     def __init__(
         self, join: Typed, server: FaultyServer, target: Target, versions: int, options: Sequence[str] = ()
@@ -69,7 +69,7 @@ class OverHttp:
         return self.join.state.with_suffix(".ledger")
 
     def without(self, row: int) -> Any:
-        """Return the institution whose table lacks a row from now on; it goes on with its folder and its ledger."""
+        """Return the institution with a row removed from its table from now on; its folder and ledger stay."""
         lines = self.join.data.read_text().splitlines(keepends=True)
         fewer = dataclasses.replace(self.target, rows=self.target.rows - 1)
         changed = OverHttp(self.join, self.server, fewer, self.versions, self.options)
@@ -79,7 +79,7 @@ class OverHttp:
 
 
 def worked_out(join: Typed, study: Study, attack: Attack, versions: int, *options: str) -> tuple[int, int]:
-    """Return how many rows an attack recovers through a server of its own, and how many pings were posted."""
+    """Return the number of rows that an attack recovers through its own server, and the number of posted pings."""
     line = study.lines[0]
     model = guarding_rows(learner_for(line.spec, line.training))
     rows = read_examples(join.data, LABEL, read_columns(join.columns), wanted_by(model, "the model")).x
@@ -128,7 +128,7 @@ def test_rows_fall_without_protection_and_none_with_it(
 
 
 def test_refused_pings_of_one_version_are_one_ping(join: Typed) -> None:
-    """Whatever weights are served under its number; the same bytes may be posted again."""
+    """A server may serve any weights under one version's number, but the client only posts the same bytes again."""
     assert worked_out(join, LOGISTIC, HalfSpaces(one_version=True), 6)[1] == 1
 
 

@@ -1,4 +1,4 @@
-"""`fedping join` as a data engineer types it: what it shows, keeps, refuses and waits for, and how it ends."""
+"""`fedping join` as typed by a data engineer: its output, stored state, rejections, waits, and exit codes."""
 
 import asyncio
 import hashlib
@@ -44,7 +44,7 @@ LATEST = f"/models/{STUDY}/main/latest.json"
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The options of a table that fits the study."""
+    """Give the options of a table that fits the study."""
     folder = tmp_path_factory.mktemp("tables")
     return ["--data", str(tables(folder)[0]), "--columns", str(agreed(folder / "columns.toml"))]
 
@@ -56,7 +56,7 @@ def server() -> Iterator[FaultyServer]:
 
 
 class Typed:
-    """The command as it is typed, with a folder of its own."""
+    """The command as typed, with its own folder."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str], rows: list[str], state: Path) -> None:
         self.capsys, self.rows, self.state = capsys, rows, state
@@ -146,7 +146,7 @@ def test_a_table_of_one_row_is_refused(server: FaultyServer, join: Typed, tmp_pa
 
 
 def few_rows(join: Typed, folder: Path, *, benign: int, malignant: int, class_weights: str = "") -> None:
-    """Have a table of so many rows of each class, and columns with weights of the classes."""
+    """Write a table with numbers of rows of each class, and a columns file with class weights."""
     everybodys = [path.read_text().splitlines(keepends=True) for path in tables(folder)]
     names, lines = everybodys[0][0], [line for table in everybodys for line in table[1:]]
     of = {name: [line for line in lines if line.endswith(f",{name}\n")] for name in ("benign", "malignant")}
@@ -195,7 +195,7 @@ def test_a_last_batch_of_one_row_is_refused(join: Typed, tmp_path: Path, trainin
 
 
 def test_a_training_that_divides_two_rows_is_refused(join: Typed, tmp_path: Path) -> None:
-    """In a personal arm a client learns from the rows that it does not hold out: of two, from one."""
+    """In a personal arm a client trains on the rows that it doesn't hold out: with two rows, on one."""
     arms = (Arm(name="hospitals", share=1.0, line="main", applies=True, submits=True, personal=True),)
     study = tumours(training=LocalSteps(epochs=1, rate=0.1, personal=FineTune(steps=1, rate=0.1)), arms=arms)
     for rows, refused in ((2, True), (3, False)):
@@ -269,7 +269,7 @@ def test_upload_links_and_arms_are_followed(join: Typed, study: Study, says: str
         assert attempt.body.decode() == shown.rstrip("\n")
 
 
-# --- it goes on where it was ---
+# --- continuing ---
 
 
 def test_the_same_client_goes_on_with_the_next_version(server: FaultyServer, join: Typed) -> None:
@@ -299,7 +299,7 @@ def logged_by(join: Typed) -> list[dict[str, Any]]:
 
 
 def test_a_ping_is_logged_before_the_server_can_read_it(server: FaultyServer, join: Typed) -> None:
-    """Also one that is read and not answered, posted by several commands: it has one line until it is answered."""
+    """A ping that is read and not answered, posted by several commands, has one line until it is answered."""
     before_each: list[list[str]] = []
 
     def reads(name: str, attempt: int) -> Answer:
@@ -334,7 +334,7 @@ def test_time_is_over_before_the_ping_is_taken_and_the_next_command_sends_it(ser
 def test_time_is_kept_while_an_answer_is_slow(
     server: FaultyServer, join: Typed, monkeypatch: pytest.MonkeyPatch, path: str, trickles: bool
 ) -> None:
-    """The answer comes a byte at a time, or not at all, until the test is over; so the command ends before it."""
+    """Until the test ends, the answer arrives byte by byte or never; the command must end earlier."""
     over = threading.Event()
     got, read = HttpTransport._get, http._body
 
@@ -371,7 +371,7 @@ def test_without_rounds_time_that_is_over_before_a_ping_was_taken_is_told(join: 
 
 @pytest.mark.long
 def test_without_rounds_a_service_whose_time_is_over_ends_well(server: FaultyServer, join: Typed) -> None:
-    """Once a ping was taken; it goes on to look for a version until then."""
+    """Once a ping was accepted, it looks for a new version until its time is over."""
     join(server.url, "--yes", "--every", "0.1s", "--for", "6s")
     assert len(server.attempts) == 1
     assert "before a ping was accepted" in join(server.url, "--yes", "--every", "0.1s", "--for", "1s", code=75)[1]
@@ -379,7 +379,7 @@ def test_without_rounds_a_service_whose_time_is_over_ends_well(server: FaultySer
 
 @pytest.mark.long
 def test_time_is_kept_while_a_training_is_long(join: Typed) -> None:
-    """A training of 1,200,000 steps is given up; nothing of it is kept, and nothing is sent."""
+    """A training of 1,200,000 steps is aborted; nothing of it is stored or sent."""
     with faulty_server(tumours(training=LocalSteps(epochs=100_000, batch=16, rate=0.1))) as server:
         assert "the time limit was reached after 0 of 1 rounds" in join.once(server.url, "--for", "2s", code=75)[1]
         assert "the time limit was reached" in join(server.url, "--show", "--for", "2s", code=75)[1]
@@ -398,7 +398,7 @@ def test_a_refused_ping_ends_the_command_and_its_version_is_trained_on_again(ser
     assert "do not send" not in said
     server.plan = lambda name, attempt: LANDED
     out, said = join.once(server.url)
-    assert "so far" not in said  # nothing was taken
+    assert "so far" not in said  # no ping was accepted
     assert out.startswith("version 0: ")
     server.plan = lambda name, attempt: refusal(400, "the update is too long")
     server.publish(1)
@@ -417,7 +417,7 @@ def test_a_refused_ping_ends_the_command_and_its_version_is_trained_on_again(ser
 
 
 def test_every_ping_of_a_version_whose_weights_change_is_logged(server: FaultyServer, join: Typed) -> None:
-    """A server that refuses, and changes the weights under one number, gets an update of each: each is logged."""
+    """A server that rejects pings, and changes the weights of a version, gets an update for each; all are logged."""
     server.plan = lambda name, attempt: refusal(400, "no")
     for start in (0.0, 1.0, 2.0):
         weights = [start] * 31
@@ -444,7 +444,7 @@ def test_a_log_of_an_earlier_version_goes_on(server: FaultyServer, join: Typed) 
 def test_a_corrected_table_takes_part_in_the_version_for_which_the_wrong_one_was_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of three institutions that a round needs, one has a column in another unit; its loss is outside the limits."""
+    """A round needs three institutions; one has a column in another unit, so its loss is outside the limits."""
     store, landing = tmp_path / "store", tmp_path / "landing"
     store_with(store, replace(tumours(min_clients=3), limits=Limits(examples=1000, loss=(0.0, 100.0))))
     join = typed_join(tmp_path, capsys)
@@ -519,7 +519,7 @@ def test_new_versions_are_asked_for_by_their_tag(server: FaultyServer, join: Typ
 
 
 class Heard(list[Any]):
-    """A list that tells of what is appended."""
+    """A list that notifies about appended items."""
 
     def __init__(self, heard: Callable[[str], None]) -> None:
         self._heard = heard
@@ -529,7 +529,7 @@ class Heard(list[Any]):
         self._heard(each[0])
 
 
-# --- what training leaves ---
+# --- state after training ---
 
 PERSONAL = tumours(
     training=LocalSteps(epochs=1, batch=16, rate=0.1, personal=FineTune(rate=0.1)),
@@ -545,7 +545,7 @@ def test_a_model_of_its_own_moves_once_a_version_and_not_by_being_shown(join: Ty
         assert server.attempts[0].body.decode() == shown.rstrip("\n")
         server.publish(1)
         after = join(server.url, "--show")[0]
-        (join.state / "clients.sqlite").unlink()  # without what it kept it sends something else
+        (join.state / "clients.sqlite").unlink()  # without its state it would send something else
         assert join(server.url, "--show")[0] != after
 
 
@@ -561,7 +561,7 @@ def test_who_was_killed_after_its_own_model_moved_goes_on_with_the_next_version(
 
 
 def test_a_refused_ping_by_which_its_own_model_moved_is_not_made_again(join: Typed) -> None:
-    """It is said so: the next version has the next ping."""
+    """A message says so; the next ping is for the next version."""
     with faulty_server(PERSONAL) as server:
         server.plan = lambda name, attempt: refusal(400, "the update is too long")
         said = join.once(server.url, code=1)[1]
@@ -576,7 +576,7 @@ def test_a_refused_ping_by_which_its_own_model_moved_is_not_made_again(join: Typ
         assert join.once(server.url)[0].startswith("version 1: ")
 
 
-# --- nothing of the server is believed without a look ---
+# --- checks of the server's documents ---
 
 
 def changed(server: FaultyServer, **fields: Any) -> bytes:
@@ -637,7 +637,7 @@ def test_what_a_server_answers_does_nothing_to_the_terminal(server: FaultyServer
 
 
 def test_an_update_that_no_ping_can_say_is_not_sent(join: Typed) -> None:
-    """Each step makes the weights a thousand times as large; by many they are no numbers any more."""
+    """Each step multiplies the weights by a thousand; after many steps they are not finite."""
     penalised = model_spec("logistic-regression", {"features": 30, "l2": 1.0}, name=STUDY)
     join.rows = [*join.rows[:2], "--label", LABEL]
     for steps, says in ((15, "is not a number within ±1e30"), (200, "has diverged")):
@@ -698,7 +698,7 @@ def moved(server: FaultyServer, location: str) -> None:
 
 
 def test_a_model_is_fetched_from_where_the_same_server_says(server: FaultyServer, join: Typed) -> None:
-    """`study.json` is no model, but it is what the server says that it has there, so the redirect was followed."""
+    """`study.json` isn't a model, but it is the content of the redirect's target, so the redirect was followed."""
     moved(server, f"/models/{STUDY}/study.json")
     assert "not a model document" in join(server.url, "--show", code=1)[1]
     assert [path for path, _ in server.fetches][-1] == f"/models/{STUDY}/study.json"
@@ -760,7 +760,7 @@ def test_of_a_study_that_changes_much_a_few_settings_are_named(server: FaultySer
     assert "more). Read them with --show" in said
 
 
-# --- what is refused at the start ---
+# --- rejections at the start ---
 
 
 def with_model(name: str, settings: dict[str, Any]) -> Study:
@@ -879,7 +879,7 @@ def test_what_is_waited_for_is_said_once_on_stderr(server: FaultyServer, join: T
 def test_ended_between_kept_and_answered_it_sends_the_same_again(
     server: FaultyServer, join: Typed, number: signal.Signals
 ) -> None:
-    """The server has the ping whole, and answers nothing before its sender has ended."""
+    """The server has received the whole ping, and doesn't answer before the sender has ended."""
     server.go_on.clear()
     process = joining(server.url, "--state", join.state, *join.rows, "--yes")
     assert server.blocked.wait(60)

@@ -1,4 +1,4 @@
-"""Rows that an institution holds out: nothing is learned from them, and they tell how versions do, in a real round."""
+"""Rows that an institution holds out: never trained on, and used to evaluate versions, in a real round."""
 
 import json
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_an_institution_sends_what_it_learned_and_how_the_version_does_on_other_
     assert held["payload"]["update"] is None
     assert "confusion" not in learned["payload"]
     assert held["payload"]["examples"] + learned["payload"]["examples"] == 190
-    # Version 0 has weights of zero, so that all rows are taken for class 0.
+    # Version 0 has zero weights, so all rows are classified as class 0.
     cells = np.array(held["payload"]["confusion"]).reshape(2, 2)
     assert cells.sum() == held["payload"]["examples"]
     assert cells[:, 1].sum() == 0
@@ -81,7 +81,7 @@ def test_looking_keeps_no_share_and_an_older_folder_is_held_to_what_it_did(
     typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: str | None
 ) -> None:
     mine, other = (["--hold-out", "0.25"], []) if share else ([], ["--hold-out", "0.25"])
-    # Without --hold-out the arm is left to the id, and one of the two arms does not train.
+    # Without --hold-out the id decides the arm, and one of the two arms doesn't train.
     monkeypatch.setattr(folder, "any_seed", in_arm(public_study(study_with_place()), lambda arm: arm.submits))
     with faulty_server(study_with_place()) as server:
         typed(server.url, *mine, "--yes", "--rounds", "1")
@@ -179,7 +179,7 @@ def test_who_is_already_in_an_arm_that_does_not_train_holds_nothing_out(typed: T
 
 
 def test_a_round_is_over_once_both_pings_are_taken(typed: Typed) -> None:
-    """The one that tells is first; while it is not taken, nothing is trained, and a later command goes on there."""
+    """The evaluation ping is first; until it is accepted, nothing is trained, and a later command continues there."""
     with faulty_server(study_with_place()) as server:
         server.plan = lambda name, attempt: refusal(503)
         typed(server.url, "--hold-out", "0.25", "--yes", "--rounds", "1", "--for", "2s", code=75)
@@ -227,7 +227,7 @@ def test_rows_that_were_trained_on_are_not_held_out_later(
 
 
 def test_before_its_ping_is_taken_a_share_is_kept_too_unless_the_ping_is_refused(typed: Typed) -> None:
-    """A ping on its way may be counted; one that was refused never is."""
+    """A ping in flight may be counted; a rejected one never is."""
     with faulty_server(study_with_place()) as server:
         server.plan = lambda name, attempt: LANDED if len(server.bodies()) == 1 else refusal(503)
         typed(server.url, "--hold-out", "0.2", "--yes", "--rounds", "1", "--for", "2s", code=75)

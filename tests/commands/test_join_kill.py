@@ -1,4 +1,4 @@
-"""`fedping join`, killed between what is on its disk and what has landed, counts once in a real round."""
+"""`fedping join`, killed between storing and landing a ping, counts once in a real round."""
 
 import contextlib
 import http.client
@@ -23,7 +23,7 @@ from tests.support.rounds import store_with
 
 
 class Between:
-    """A proxy before ingest, which kills who posts a ping, before it goes on or after it has landed; some may pass."""
+    """A proxy in front of ingest that kills a ping's sender before forwarding or after landing it; some pings pass."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -109,12 +109,12 @@ def test_killed_before_and_after_its_ping_landed_it_counts_once(tmp_path: Path) 
 
 
 KILLS = [(True, 0), (False, 1), (False, 0), (True, 1)][: few_or_all(2, 4)]
-"""Whether the ping at which it is killed has landed, and how many went before."""
+"""Whether the ping at which it is killed has landed, and the number of pings before."""
 
 
 @pytest.mark.thorough
 def test_killed_at_either_of_its_two_pings_each_counts_once(tmp_path: Path) -> None:
-    """That of rows that are held out goes first; whichever it is killed at, before or after that has landed."""
+    """The held-out rows' ping is first; the process is killed at either ping, before or after it has landed."""
     store, landing = tmp_path / "store", tmp_path / "landing"
     store_with(store, replace(tumours(arms=ARMS, min_clients=1), enrolment="hash"))
     options = ["--data", tables(tmp_path)[0], "--columns", agreed(tmp_path / "columns.toml"), "--yes", "--rounds", "1"]

@@ -1,4 +1,4 @@
-"""`fedping join` in private lines: a vector a version, each time under another id, within the cap; what it promises."""
+"""`fedping join` in private lines: one vector for each version, under a new id, within the cap; and its guarantee."""
 
 import asyncio
 import base64
@@ -214,7 +214,7 @@ def round_in(store: Path, landing: Path, *options: str) -> list[str]:
 
 @pytest.mark.long
 def test_two_servers_read_together_what_institutions_have_shared(typed: Typed, tmp_path: Path) -> None:
-    """No offer, no ping; with one, a round of both servers steps as one server's would."""
+    """Without an offer, no ping is sent; with one, a two-server round takes the same step as a single server's."""
     helper = make_helper(tmp_path / "helper")
     study = private(central=None, shared=Shared(helper=helper.identity, min_batch=2))
     store, landing = store_with(tmp_path / "store", study), tmp_path / "landing"
@@ -245,7 +245,7 @@ def offered(server: IngestServer) -> bool:
 
 @pytest.mark.thorough
 def test_killed_at_any_moment_it_contributes_once_a_version(typed: Typed, tmp_path: Path) -> None:
-    """Killed before its ping is posted, it either sends these bytes or, if they never came to be, nothing."""
+    """Killed before its ping is posted, it later sends the same bytes or, if none were stored, nothing."""
     versions = few_or_all(2, 3)
     study = private(central=None, local=OneSign(epsilon=1.0), contributions=versions)
     options = ["--data", tables(tmp_path)[0], "--columns", agreed(tmp_path / "columns.toml"), "--yes", "--rounds", "1"]

@@ -1,4 +1,4 @@
-"""`fedping join` protects each row: nothing is sent that its ledger lacks, and attacks on the weights find no row."""
+"""`fedping join` protects each row: its ledger accounts for everything sent; chosen weights recover no row."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ LATEST = f"/models/{STUDY}/main/latest.json"
 
 
 class Typed:
-    """The command as it is typed, with a table, a folder and a ledger of its own."""
+    """The command as typed, with its own table, folder and ledger."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str], folder: Path) -> None:
         self.capsys, self.folder, self.state = capsys, folder, folder / "state"
@@ -69,7 +69,7 @@ def server() -> Iterator[FaultyServer]:
 
 
 def serve(server: FaultyServer, version: int, weights: np.ndarray) -> None:
-    """Publish a version of weights that a hostile server has chosen."""
+    """Publish a version with weights chosen by a hostile server."""
     honest: ModelDocument = document(server.study, "main", version)
     chosen = msgspec.structs.replace(honest, model=tuple(weights.tolist()))
     server.files[LATEST] = msgspec.json.encode(chosen)
@@ -195,7 +195,7 @@ def test_no_more_pings_are_posted_a_day_than_it_allows_also_refused_ones(
 
 def test_pings_of_other_weights_under_one_version_count_one_by_one_a_day(server: FaultyServer, join: Typed) -> None:
     server.plan = lambda name, attempt: refusal(400, "loss: too large")
-    for number in range(4):  # a service begins again
+    for number in range(4):  # like a restarted service
         serve(server, 0, np.full(31, 0.1 * number))
         join(server.url, "--yes", OPEN, "--a-day", "2", "--for", "1s", code=1 if number < 2 else 75)
     assert len(server.attempts) == 2
@@ -214,7 +214,7 @@ def test_a_training_that_takes_too_long_is_given_up_and_sends_nothing(
     assert "the training on version 0 took longer than 0.2 s and was stopped, so no ping was sent" in said
     assert not server.attempts
     assert join.entries == ["opened", "table", "release"]
-    join.once(server.url)  # which is paid for already
+    join.once(server.url)  # already charged
     assert join.entries == ["opened", "table", "release"]
     assert len(server.attempts) == 1
 
@@ -346,7 +346,7 @@ def test_other_weights_under_an_answered_version_are_refused_and_logged(server: 
     server.plan = lambda name, attempt: refusal(400, "loss: too large")
     serve(server, 0, np.zeros(31))
     join.once(server.url, code=1)
-    for path in join.state.iterdir():  # a folder that was restored does not know that it has answered
+    for path in join.state.iterdir():  # a restored folder doesn't know that it has answered
         if path.name == "progress.json":
             path.unlink()
     serve(server, 0, np.ones(31))
@@ -486,9 +486,9 @@ def test_status_tells_the_digest_of_each_versions_weights(
 
 
 def half_spaces(rows: np.ndarray, versions: int) -> list[np.ndarray]:
-    """Weights of a boundary between a row and the next, as a server finds them by bisection, a row further a version.
+    """Return weights with a boundary between successive rows, one row further in each version, as found by bisection.
 
-    That it knows them already saves versions, for either of the two cases.
+    Knowing the boundaries in advance saves the versions of a bisection, in both cases.
     """
     direction = np.random.default_rng(11).normal(size=30)
     along = np.sort(rows @ direction)[:versions]
@@ -496,17 +496,17 @@ def half_spaces(rows: np.ndarray, versions: int) -> list[np.ndarray]:
 
 
 def worked_out(sums: list[np.ndarray], rows: np.ndarray) -> int:
-    """Return how many rows are within 1e-3 in every column of what two neighbouring updates differ by."""
+    """Return the number of rows within 1e-3 in every column of the difference of two successive updates."""
     found = [(after - before) * len(rows) for before, after in pairwise(sums)]
     guesses = [each[:-1] / each[-1] for each in found if abs(each[-1]) > 1e-9]
     return sum(any(np.abs(row - guess).max() < 1e-3 for guess in guesses) for row in rows)
 
 
 def test_steep_weights_read_rows_out_of_updates_and_none_out_of_protected_ones(join: Typed) -> None:
-    """Through a server, twice 24 versions, which takes some seconds.
+    """Runs twice 24 versions through a server, which takes some seconds.
 
-    A guess has noise of a deviation above 10 in each of 30 columns at ε = 3, so that one is within 1e-3 of a row in
-    all of them with a probability below 1e-100.
+    At ε = 3 a guess has noise with a standard deviation above 10 in each of 30 columns, so it is within 1e-3 of a row
+    in all columns with a probability below 1e-100.
     """
     read = read_examples(join.data, LABEL, read_columns(join.columns), Wanted("the model", 30, True, 2)).x
     hostile, recovered = half_spaces(read, 25), {}
@@ -529,11 +529,11 @@ def test_steep_weights_read_rows_out_of_updates_and_none_out_of_protected_ones(j
     assert recovered["--versions"] == 0
 
 
-# --- who joined with an earlier program ---
+# --- institutions that joined with an earlier program ---
 
 
 def joined_before(join: Typed, server: FaultyServer) -> None:
-    """Leave a folder as a program without protection left it, in the middle of a line."""
+    """Create a folder as left by a program without protection, in the middle of a line."""
     join.once(server.url, OPEN)
     path = join.state / "joined.json"
     document = json.loads(path.read_bytes())

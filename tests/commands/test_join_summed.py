@@ -1,4 +1,4 @@
-"""`fedping join` in sums of institutions: each row is protected in the sum, and only a sum of enough is opened."""
+"""`fedping join` in sums of institutions: each row is protected in the sum; only sums of enough institutions open."""
 
 import base64
 import hashlib
@@ -57,7 +57,7 @@ PROTECTED = ("--yes", "--rounds", "1", "--epsilon", "3")
 
 @pytest.fixture
 def typed(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Typed:
-    """The command, whose ledgers have fixed secrets, so that the noise is the same in each run."""
+    """Give the command with fixed ledger secrets, so that the noise is the same in each run."""
     made = iter(range(1000))
     monkeypatch.setattr(
         "fedping.client_sim.joining.ledger.secrets.token_bytes",
@@ -67,7 +67,7 @@ def typed(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
 
 
 def sum_without_noise(folder: Path, numbers: range, weights: np.ndarray) -> np.ndarray:
-    """Return the sum over the rows of institutions, worked out row by row from the formulas of logistic regression."""
+    """Return the sum over the rows of institutions, computed row by row from the formulas of logistic regression."""
     total = np.zeros(len(weights) + 3)
     length = np.hypot(1, LOSS)
     for number in numbers:
@@ -88,7 +88,7 @@ def sum_without_noise(folder: Path, numbers: range, weights: np.ndarray) -> np.n
 def test_the_sum_is_the_plain_sum_with_the_noise_that_was_promised(
     typed: Typed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Noise of 3 versions by 32 numbers: its size is within the 1 - 1e-6 interval of χ²; the seed is fixed."""
+    """The size of the noise, 3 versions with 32 numbers, is within the 1 - 1e-6 interval of χ²; the seed is fixed."""
     noise = []
     with summing(tmp_path) as running:
         for version in range(3):
@@ -118,7 +118,7 @@ def test_the_sum_is_the_plain_sum_with_the_noise_that_was_promised(
 
 
 def test_nobody_leaves_the_noise_of_a_number_to_one_institution(typed: Typed, tmp_path: Path) -> None:
-    """A leader could show weights that are left out to two of three, and have but the third one's share of noise."""
+    """A leader that let two of three institutions leave out weights would get only the third one's noise."""
     study, published = offered(tmp_path)
     lie = json.loads(published)
     lie["lines"][0]["privacy"]["left_out"] = list(study.lines[0].spec.names[:-1])
@@ -130,7 +130,7 @@ def test_nobody_leaves_the_noise_of_a_number_to_one_institution(typed: Typed, tm
 
 
 def posted_elsewhere(running: Summing, typed: Typed, number: int, weights: np.ndarray, l2: float = 0.0) -> None:
-    """Have an institution join a server that gives it a model of its own, and goes on to ingest with its ping."""
+    """Let an institution join a server that serves its own model, and forwards the ping to ingest."""
     with faulty_server(running.study) as liar:
         study = json.loads(fetched(running, "study.json"))
         if l2:
@@ -211,7 +211,7 @@ def test_fewer_institutions_than_the_noise_is_made_for_are_not_opened(
         assert not running.way.asked
         shared = running.study.lines[0].privacy.shared  # type: ignore[union-attr]
         assert shared is not None
-        less = replace(shared, min_batch=2)  # a leader that asks for less than it has said
+        less = replace(shared, min_batch=2)  # a leader with a lower minimum than published
         monkeypatch.setattr("fedping.server_jobs.round.shared._shared", lambda line: less)
         assert main(running.round()) == 0
         assert "too_few" in capsys.readouterr().out
@@ -222,7 +222,7 @@ def test_fewer_institutions_than_the_noise_is_made_for_are_not_opened(
 
 
 def test_the_budget_of_a_table_says_how_many_versions_of_a_study_it_is_enough_for(typed: Typed, tmp_path: Path) -> None:
-    """A version costs μ² = 1 / z² of those who have t against them: by hand, and by the ledger."""
+    """A version costs μ² = 1 / z² by the noise of all but t other institutions: by hand, and by the ledger."""
     study, published = offered(tmp_path, noise=2.0)
     with faulty_server(study) as server:
         server.files[f"/models/{STUDY}/study.json"] = published
@@ -256,7 +256,7 @@ def test_the_budget_of_a_table_says_how_many_versions_of_a_study_it_is_enough_fo
 def test_weights_of_classes_count_in_a_sum_as_they_do_beside_the_penalty(
     typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sum is that of rows of weight w, with a penalty for each, over the largest w."""
+    """The sum is over rows with weight w, each with a penalty, divided by the largest w."""
     monkeypatch.setattr("fedping.client_sim.joining.protected.noisy", lambda total, z, bits: total)
     columns = tmp_path / "columns.toml"
     columns.write_text("class_weights = [5.0, 0.5]\n" + columns.read_text(encoding="utf-8"), encoding="utf-8")
@@ -341,7 +341,7 @@ def test_who_went_without_protection_decides_to_protect_the_rows_of_a_sum(typed:
 
 
 def test_a_restored_folder_sends_a_version_under_the_id_of_before(typed: Typed, tmp_path: Path) -> None:
-    """A leader that counted both would have the noise of one institution for two; a helper counts no document twice."""
+    """A leader that counted both would have one institution's noise in both; a helper counts no document twice."""
     study, published = offered(tmp_path)
     with faulty_server(study) as server:
         server.files[f"/models/{STUDY}/study.json"] = published
@@ -369,7 +369,7 @@ def test_what_cannot_be_protected_in_a_sum_is_not_to_be_accepted(typed: Typed, t
 
 
 def test_no_version_is_answered_again_from_other_columns(typed: Typed, tmp_path: Path) -> None:
-    """The noise would be the same, and the difference of the two answers would have none."""
+    """The noise would be the same, so the difference of the two answers would contain none."""
     study, published = offered(tmp_path)
     with faulty_server(study) as server:
         server.files[f"/models/{STUDY}/study.json"] = published
@@ -431,7 +431,7 @@ def test_no_more_versions_are_answered_than_were_consented_to(typed: Typed, tmp_
 def vector_in(
     study: PublicStudy, helper: HelperFolder, attempt: Attempt, weights: NDArray[np.float64] = ZEROS
 ) -> list[int]:
-    """Return what an institution has sent, as both servers together could read it, and whose weights it trained on."""
+    """Return the vector that an institution has sent, as both servers together could read it."""
     line = study.lines[0]
     terms = agreed_terms(study, line)
     assert terms is not None
@@ -486,7 +486,7 @@ def test_whoever_is_no_institution_is_not_taken_for_one(tmp_path: Path) -> None:
     assert told["privacy"]["rows"] == {"noise": NOISE, "colluding": 1}
     assert told["upload"][0]["digest"] is True
     plain = public_study(replace(study, lines=(without_rows(study.lines[0]),)))
-    told = json.loads(public_json(plain))["lines"][0]  # older clients refuse what they do not know
+    told = json.loads(public_json(plain))["lines"][0]  # older clients reject unknown settings
     assert "rows" not in told["privacy"]
     assert "digest" not in told["upload"][0]
 
@@ -527,7 +527,7 @@ def test_an_offer_for_other_noise_is_not_believed(tmp_path: Path) -> None:
 
 
 def test_everybody_reads_on_what_the_protection_rests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The privacy card, the check of a study, and the helper, in words and as JSON."""
+    """Covers the privacy card, the study check and the helper, as text and as JSON."""
     helper = make_helper(tmp_path / "helper")
     study = summed(helper.identity, noise=7.0)
     card = card_of(study).lines[0]

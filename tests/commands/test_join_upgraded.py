@@ -1,4 +1,4 @@
-"""An institution that joined by a program without protection, and is upgraded in the middle of a line."""
+"""An institution that joined with a program without protection, and is upgraded in the middle of a line."""
 
 import json
 import shutil
@@ -16,20 +16,20 @@ from tests.golden.reading.server import Server, serving
 from tests.support.institutions import OPEN
 
 STUDIES = {"tumours": "tumours", "waiting": "tumours", "keeping": "kept", "holding": "held"}
-"""By folder that the earlier program left, its study. In two of them a ping waits, which the server did not take."""
+"""The study of each folder left by the earlier program. In two, a ping waits that the server didn't accept."""
 
 PROTECTABLE = sorted({*STUDIES} - {"keeping"})
 
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folders as the earlier program left them, after version 0."""
+    """Give the folders as left by the earlier program, after version 0."""
     return unpack("clients", tmp_path_factory.mktemp("before"))[0]
 
 
 @pytest.fixture
 def folder(before: Path, tmp_path: Path) -> Path:
-    """A copy of them."""
+    """Give a copy of these folders."""
     return Path(shutil.copytree(before, tmp_path / "here"))
 
 
@@ -40,7 +40,7 @@ def server(folder: Path) -> Iterator[Server]:
 
 
 def join(server: Server, folder: Path, name: str, *options: str, code: int = 0) -> tuple[str, str]:
-    """Run the program of now in one of the folders, as a service would; return what it said on stdout and stderr."""
+    """Run the current program in one of the folders, like a service; return its stdout and stderr."""
     own = ["--data", folder / "rows.csv", "--columns", folder / "columns.toml", "--state", folder / name]
     held = ["--hold-out", "0.25"] if name == "holding" else []
     pace = [] if "--show" in options else ["--rounds", "1", "--for", "60s", "--yes"]
@@ -56,7 +56,7 @@ def payloads(server: Server) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", sorted(STUDIES))
 def test_nothing_is_sent_before_a_person_decides(name: str, folder: Path, server: Server) -> None:
-    for _ in range(2):  # a service begins again
+    for _ in range(2):  # like a restarted service
         said = join(server, folder, name, code=2 if name == "keeping" else 6)[1]
         assert OPEN in said
         assert name == "keeping" or "--epsilon 3 to protect each row from now on" in said

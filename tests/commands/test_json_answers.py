@@ -1,4 +1,4 @@
-"""What `study list`, `study check`, `store history` and `store recompute` print for machines, and their exit codes."""
+"""The JSON output of `study list`, `study check`, `store history` and `store recompute`, and their exit codes."""
 
 import json
 from pathlib import Path

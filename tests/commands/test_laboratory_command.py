@@ -1,4 +1,4 @@
-"""`fedping simulate`, `sweep` and `compare` with laboratory experiments, as a person uses them."""
+"""`fedping simulate`, `sweep` and `compare` with laboratory experiments, as typed by a user."""
 
 import json
 import sys
@@ -28,7 +28,7 @@ def test_it_prints_variants_baselines_and_where_everything_lies(
 
 
 def test_it_reports_without_what_cannot_be_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Test examples that are all of one class have no AUC, in no round and with no baseline."""
+    """Test examples of a single class have no AUC in any round or baseline."""
     rows = "".join(f"{number},{number % 2}\n" for number in range(4))
     (tmp_path / "rows.csv").write_text("x,y\n" + rows)
     (tmp_path / "tiny.toml").write_text(

@@ -1,4 +1,4 @@
-"""A laboratory file with a [line], as studies have it: the same runs as without, and lines that move into a study."""
+"""A laboratory file with a [line] table as in studies: the same runs as without, and lines that move into a study."""
 
 import json
 import tomllib

@@ -1,4 +1,4 @@
-"""`fedping landing import`: rows of a product's own files are admitted as pings, and twice is once."""
+"""`fedping landing import`: rows of a product's own files become pings, and a repeated import adds none."""
 
 import json
 import signal
@@ -32,7 +32,7 @@ AT = datetime(2026, 11, 1, 12, tzinfo=UTC)
 
 
 def rows(seed: int = 1, count: int = ROWS) -> list[dict[str, Any]]:
-    """Return rows as an events table of a shop has them, under its own names."""
+    """Return rows of a shop's events table, with its own column names."""
     rng = np.random.default_rng(seed)
     return [
         {
@@ -55,7 +55,7 @@ def rows(seed: int = 1, count: int = ROWS) -> list[dict[str, Any]]:
 
 
 PEAK = "print(re.search(r'VmHWM:\\s+(\\d+) kB', open('/proc/self/status').read())[1])"
-"""Prints the most kilobytes that the process has had in memory; what its parent had does not count."""
+"""Code that prints the process's peak memory in kilobytes, without its parent's."""
 
 MAPPED = ["client_id=visitor", "study_variation=group", "received_at=seen_at", "update=gradient"]
 

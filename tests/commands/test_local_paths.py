@@ -1,4 +1,4 @@
-"""The address of an object store where a path is meant: one sentence and exit 2, and no folder of that name."""
+"""An object store's address in place of a local path: one sentence, exit code 2, and no folder of that name."""
 
 from pathlib import Path
 
@@ -156,7 +156,7 @@ def test_a_file_url_works_where_a_path_does(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_every_option_and_argument_that_is_a_path_is_checked() -> None:
-    """`click.Path` itself takes any address for a name."""
+    """`click.Path` alone accepts any address as a name."""
 
     def commands(command: click.Command, context: click.Context) -> list[click.Command]:
         if not isinstance(command, click.Group):

@@ -1,4 +1,4 @@
-"""With ``--log-format json`` every line on stderr is an object, whoever writes it, and quotes nobody."""
+"""With ``--log-format json`` every line on stderr, also of libraries, is a JSON object without clients' data."""
 
 import contextlib
 import io
@@ -40,7 +40,7 @@ CANARY = "canary-that-nobody-may-read"
 
 
 def entries(text: str) -> list[dict[str, Any]]:
-    """Return what every line says, each of which has to be a whole object with its time, level and message."""
+    """Return the objects of all lines, after checking that each has a time, level and message."""
     assert text.endswith("\n") or not text
     found = []
     for line in text.splitlines():
@@ -53,7 +53,7 @@ def entries(text: str) -> list[dict[str, Any]]:
 
 
 def ran(*words: object, environment: dict[str, str] | None = None) -> tuple[int, str, list[dict[str, Any]]]:
-    """Run a command; return its exit code, what it printed and what it logged."""
+    """Run a command; return its exit code, output and log entries."""
     command = [sys.executable, "-m", "fedping", *map(str, words)]
     done = forked.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=240, env={**os.environ, **(environment or {})}
@@ -75,7 +75,7 @@ def asked(server: IngestServer, method: str, path: str, body: bytes, headers: di
 
 
 def test_ingest_logs_objects_and_nothing_of_its_clients_whatever_happens(tmp_path: Path) -> None:
-    """Good and bad pings, processes that are killed, a journal that is damaged."""
+    """Covers valid and invalid pings, killed processes, and a damaged journal."""
     make_store(tmp_path / "store")
     out, err = tmp_path / "out", tmp_path / "err"
     server = IngestServer(
@@ -125,7 +125,7 @@ def test_ingest_logs_objects_and_nothing_of_its_clients_whatever_happens(tmp_pat
 
 
 def test_a_compactor_that_fails_quotes_no_ping(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The message of an exception may be a ping; the log has where it happened, in either format."""
+    """An exception's message may contain a ping; in both formats the log has only the place of the error."""
     for format_ in ("text", "json"):
         code = (
             "import os, sys; from pathlib import Path\n"
@@ -213,11 +213,11 @@ def test_a_schedule_logs_its_rounds_and_its_end(tmp_path: Path, number: signal.S
     assert told[0]["outcome"] == "published"
 
 
-# --- the other commands that run for long ---
+# --- other long-running commands ---
 
 
 def logged_until(tmp_path: Path, part: str, *words: object, then: Callable[[], object] = lambda: None) -> str:
-    """Run a command until it has logged something; do what is to be done ``then``, end it, and return its stderr."""
+    """Run a command until it has logged ``part``; call ``then``, end the command, and return its stderr."""
     mark, out, err = new_mark(), tmp_path / "out", tmp_path / "err"
     with open(out, "wb") as printed, open(err, "wb") as sink:
         command = [sys.executable, "-m", "fedping", *map(str, words), *JSON]
@@ -289,7 +289,7 @@ def test_a_token_that_would_have_to_be_printed_is_asked_for(tmp_path: Path) -> N
     assert "--token-file" in entry["message"]
 
 
-# --- the seam ---
+# --- the logging interface ---
 
 
 @settings(max_examples=40, deadline=None)
@@ -377,7 +377,7 @@ def test_every_command_that_runs_for_long_takes_it(command: list[str], capsys: p
 def test_a_server_that_does_not_start_in_a_demo_is_told_in_its_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which quotes its last line."""
+    """The sentence quotes the server's last line."""
     monkeypatch.setenv("FEDPING_LOG_FORMAT", "json")
     command = ["ingest", *map(str, places(tmp_path))]
     with (

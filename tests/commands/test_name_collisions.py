@@ -1,6 +1,7 @@
-"""Files named as our rooms, in the working directory and on PYTHONPATH, which our own messages recommend for models.
+"""Files with the names of fedping's packages, in the working directory and on PYTHONPATH.
 
-Importing any of them raises, so a command that works has imported none.
+Messages recommend both places for users' models. Importing any of these files raises, so a working command has imported
+none.
 """
 
 import json
@@ -27,7 +28,7 @@ from tests.support.versions import small_study
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a working directory that is full of traps, as is PYTHONPATH, with a store and pings of version 0."""
+    """Return a working directory with a store and pings of version 0; it and PYTHONPATH are full of such files."""
     folder = traps(tmp_path / "here")
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(ROOT)]))
@@ -41,7 +42,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def said_by(*command: object, program: tuple[str, ...] = (sys.executable, "-m", "fedping")) -> str:
-    """Run a command to its end and return what it printed."""
+    """Run a command to its end, and return its output."""
     ran = subprocess.run([*program, *map(str, command)], capture_output=True, text=True, timeout=280)
     assert (ran.returncode, SPRUNG in ran.stderr + ran.stdout) == (0, False), ran.stderr
     return ran.stdout

@@ -1,4 +1,4 @@
-"""`fedping fleet --replay` posts lists and later outcomes again, each as what it is, linked ones with their choice."""
+"""`fedping fleet --replay` posts lists and later outcomes again with their types, linked ones with their choice."""
 
 import json
 import uuid

@@ -1,4 +1,4 @@
-"""The page of the papers' items: its files exist, its commands parse, and our figures are on the pages it links to."""
+"""The page of the papers' items: its files exist, its commands parse, and its figures are on the linked pages."""
 
 import re
 import shlex
@@ -19,7 +19,7 @@ SEPARATOR = re.compile(r"(?<!\\)\|")
 
 
 class Item(NamedTuple):
-    """A row of a paper's table: its cells."""
+    """The cells of a row of a paper's table."""
 
     line: int
     item: str
@@ -30,7 +30,7 @@ class Item(NamedTuple):
 
 
 def items() -> Iterator[Item]:
-    """Yield the rows of all tables with the head of items."""
+    """Yield the rows of all tables with the items' header."""
     inside = False
     for number, line in enumerate(PAGE.read_text(encoding="utf-8").splitlines(), 1):
         inside = line.startswith("| item | fedping |") or (inside and line.startswith("|"))
@@ -43,7 +43,7 @@ EACH = pytest.mark.parametrize("item", ITEMS, ids=lambda item: str(item.line))
 
 
 def coded(text: str) -> list[str]:
-    """Return what stands in backticks."""
+    """Return the texts in backticks."""
     return re.findall(r"`([^`]+)`", text)
 
 
@@ -86,7 +86,7 @@ def test_what_an_item_names_exists(item: Item) -> None:
 
 @EACH
 def test_an_item_says_what_it_is_compared_by(item: Item) -> None:
-    """Only a reference to another section of this page has no shape; what has none has the reason, or a claim."""
+    """Only references to another section lack the kind of comparison; items without fedping's figures give a reason."""
     if item.shape == "":
         assert not item.ours or item.theirs == "" or "below" in item.fedping, item
     else:

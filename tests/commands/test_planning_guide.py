@@ -1,4 +1,4 @@
-"""The page of planning is what the command says, word for word, and its costs are those that the benchmarks tell."""
+"""The planning page quotes the command's output word for word, and its costs match the benchmarks'."""
 
 import re
 import shlex
@@ -71,7 +71,7 @@ def test_costs_are_those_that_the_benchmarks_tell() -> None:
 
 
 def test_a_plan_by_hand() -> None:
-    """86.4 million clients that send once a day are a thousand pings a second."""
+    """86.4 million clients that send once a day give a thousand pings a second."""
     fleet = Fleet(clients=86.4e6, pings_a_day=1, fetches_a_day=2, peak=2, within_s=101, keep_days=10)
     found = planned(fleet, ROUND, Prices(core_hour=0.5, gb_month=2, gb_out=3, million_requests=4))
     assert (found.ingest.mean_pings_s, found.ingest.peak_pings_s, found.ingest.peak_mbit_s) == (1000, 2000, 16)
@@ -97,7 +97,7 @@ def test_a_plan_by_hand() -> None:
 
 
 def test_pings_of_a_round_are_whole_where_they_are() -> None:
-    """A rounding upwards would take a task, or twice the shards, for a billionth of a ping."""
+    """Rounding up a billionth of a ping would add a task, or double the shards."""
     for clients in (1e8, 64e6, 128e6):
         fleet = Fleet(clients=clients, pings_a_day=5, every_s=86_400, peak=1, within_s=3600)
         assert planned(fleet, ROUND, Prices()).rounds.pings == 5 * clients

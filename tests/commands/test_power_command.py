@@ -1,4 +1,4 @@
-"""`fedping power` as a planner uses it, and what it refuses, in one sentence each."""
+"""`fedping power` as used by a planner, and its rejections, in one sentence each."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What an operator of a private study types: the key, the study, its rounds; and that nothing exact is to be read."""
+"""The commands of a private study's operator: key, study and rounds; no exact value can be read anywhere."""
 
 import dataclasses
 import json
@@ -140,7 +140,7 @@ def test_rounds_tell_what_is_spent_and_end_with_the_budget(folder: Path, capsys:
 def test_nothing_exact_is_to_be_read_anywhere(
     folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Canaries: the exact sums and the exact count, a client's id and vector, the key; noise is 12,345 everywhere."""
+    """Canaries are the exact sums and count, a client's id and vector, and the key; the noise is always 12,345."""
     monkeypatch.setattr(SystemNoise, "integers", lambda noise, sigma, d: np.full(d, 12_345, np.int64))
     study = study_of(sampling=0.9)
     store_with(folder / "store", study)
@@ -217,7 +217,7 @@ def test_the_key_is_in_no_representation() -> None:
 
 
 def test_pings_that_no_round_will_use_any_more_are_deleted_too(folder: Path) -> None:
-    """The last of a study that has ended: what is paused may go on, and `--keep` keeps them."""
+    """An ended study's last pings are deleted, unless with `--keep`; a paused study's stay, because it may resume."""
     study = study_of()
     store_with(folder / "store", study)
     made = land_private(folder / "landing", study, private_crowd(study, 20))

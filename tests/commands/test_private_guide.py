@@ -1,4 +1,4 @@
-"""The guide of private studies is typed as it stands: from the shipped file to a round, what it spent, and an audit."""
+"""The private studies' guide, typed as written: from the shipped file to a round, its spent budget, and an audit."""
 
 import json
 import re
@@ -19,11 +19,11 @@ GUIDE = (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 STUDY, LINE = "private-frecency", "main"
 SMALLER = {"--clients 20000": "--clients 6000"}
-"""1 % of these count, of whom 80 % submit: about as many as the study's least."""
+"""Replacement in the guide's commands: 1 % of these clients count, of which 80 % submit, about the study's minimum."""
 
 
 def commands() -> Iterator[str]:
-    """Yield the commands of the guide, without their remarks."""
+    """Yield the commands of the guide, without comments."""
     for block in BLOCK.findall(GUIDE):
         for line in block.splitlines():
             yield line.partition("  #")[0].strip()

@@ -1,4 +1,4 @@
-"""`import fedping`: what it promises to programs and notebooks, tried from outside, and the examples of its page."""
+"""`import fedping`: its guarantees for programs and notebooks, tested from outside, and the examples of its page."""
 
 import os
 import re
@@ -24,14 +24,14 @@ TABLES = tomllib.loads(SMALL)
 
 
 def run_python(code: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
-    """Run a script from a file, which is what Python runs again in the processes that it starts."""
+    """Run a script from a file, because Python runs the file again in the processes that it starts."""
     (cwd / "script.py").write_text(code)
     made = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run([sys.executable, "script.py"], cwd=cwd, env=made, capture_output=True, text=True, timeout=280)
 
 
 def tables(**changes: object) -> dict[str, object]:
-    """Return the small experiment, short, of one variant and without baselines."""
+    """Return the tables of the small experiment, short, with one variant and without baselines."""
     short = {key: value for key, value in TABLES.items() if key != "variants"}
     return {**short, "rounds": 2, "seeds": 1, "evaluation": {"baselines": []}, **changes}
 

@@ -1,4 +1,4 @@
-"""`make release`: what it checks before it builds, and what it makes of what was built."""
+"""`make release`: its checks before the build, and its processing of the built files."""
 
 import gzip
 import importlib.util
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def releasing() -> ModuleType:
-    """The script, as a module."""
+    """Give the release script as a module."""
     spec = importlib.util.spec_from_file_location("releasing", ROOT / ".ci" / "release.py")
     assert spec is not None
     assert spec.loader is not None
@@ -77,7 +77,7 @@ def test_changes_that_no_version_has_and_versions_without_changes_stop_it(
 
 
 def packed(files: Mapping[str, str], time: int, mode: int) -> bytes:
-    """A .tar.gz as setuptools would write it at some time, for some user."""
+    """Return a .tar.gz as written by setuptools at some time, for some user."""
     archive = io.BytesIO()
     with (
         gzip.GzipFile("a.tar", "wb", fileobj=archive, mtime=time) as zipped,

@@ -1,4 +1,4 @@
-"""What the leader of a line of shares types: the key, its identity, rounds with a helper or its files."""
+"""The commands of a two-server line's leader: the key, its identity, and rounds with a helper or its files."""
 
 from pathlib import Path
 

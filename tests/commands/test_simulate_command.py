@@ -1,4 +1,4 @@
-"""`fedping simulate` as a person uses it."""
+"""`fedping simulate` as typed by a user."""
 
 import json
 from pathlib import Path

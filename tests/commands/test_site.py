@@ -1,4 +1,4 @@
-"""`make docs`: the docs become a site without a warning, in which every link and every anchor of a forge holds."""
+"""`make docs`: the docs become a site without warnings, in which all links work, also with a code forge's anchors."""
 
 import importlib.util
 import re
@@ -21,7 +21,7 @@ INDEX = ROOT / "docs" / "index.md"
 
 @pytest.fixture(scope="module")
 def conf() -> ModuleType:
-    """The settings of Sphinx, as a module."""
+    """Give Sphinx's settings as a module."""
     spec = importlib.util.spec_from_file_location("site_conf", ROOT / "docs" / "site" / "conf.py")
     assert spec is not None
     assert spec.loader is not None
@@ -32,7 +32,7 @@ def conf() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built once."""
+    """Build the site once, and give its folder."""
     out = tmp_path_factory.mktemp("site") / "docs"
     ended = subprocess.run(
         [sys.executable, "-m", "docs.site.build", str(out)], cwd=ROOT, capture_output=True, text=True

@@ -1,4 +1,4 @@
-"""What docs/stability.md promises is there; and who reports or cites finds files that forges can read."""
+"""The files promised by docs/stability.md exist, and code forges can read the files for reports and citations."""
 
 import re
 from collections.abc import Iterator

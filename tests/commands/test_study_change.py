@@ -1,4 +1,4 @@
-"""Settings that change while a study runs: what may, what may not, and that versions of before stay what they are."""
+"""Settings that change while a study runs: allowed and rejected changes; earlier versions stay unchanged."""
 
 import json
 import signal
@@ -316,7 +316,7 @@ IDS = [str(uuid.UUID(int=n)) for n in range(300)]
 def test_no_client_of_an_arm_gets_into_another_however_often_shares_change(steps: list[list[float]]) -> None:
     study = _dealt(*(steps[0] if sum(steps[0]) <= 1 else [0.1]))
     for shares in steps[1:]:
-        # arms stay once they are there
+        # existing arms stay
         wanted = [*shares, *(arm.share for arm in study.arms[len(shares) :])]
         if sum(wanted) > 1:
             continue
@@ -328,7 +328,7 @@ def test_no_client_of_an_arm_gets_into_another_however_often_shares_change(steps
         before, after = _arms(study, IDS), _arms(changed, IDS)
         assert all(one == other or None in (one, other) for one, other in zip(before, after, strict=True))
         sizes = {arm.name: arm.share for arm in study.arms}
-        for arm in changed.arms:  # who grows loses nobody, who shrinks gets nobody
+        for arm in changed.arms:  # a growing arm loses no client, a shrinking arm gets none
             was, now = (
                 {each for each, name in zip(IDS, names, strict=True) if name == arm.name} for names in (before, after)
             )

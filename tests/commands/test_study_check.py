@@ -1,4 +1,4 @@
-"""`fedping study check` refuses what no client could do, in one sentence, and lets a product's own model through."""
+"""`fedping study check` rejects what no client can do, in one sentence, and accepts a product's own model."""
 
 import copy
 import json
@@ -54,7 +54,7 @@ def written(folder: Path, described: dict[str, Any]) -> Path:
 
 
 def inline(value: Any) -> str:
-    """Return a value as TOML, tables within a line."""
+    """Return a value as TOML, with inline tables."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key} = {inline(one)}" for key, one in value.items() if one is not None) + "}"
     if isinstance(value, list | tuple):
@@ -65,7 +65,7 @@ def inline(value: Any) -> str:
 def checked(
     folder: Path, capsys: pytest.CaptureFixture[str], described: dict[str, Any], *options: str
 ) -> tuple[int, str, list[str]]:
-    """Check a study, and see that creating it judges the same; return the code, the answer, and what was warned of."""
+    """Check a study, and that its creation gives the same result; return the exit code, the answer and the warnings."""
     file = written(folder, described)
     codes, answers = [], []
     for command in (["check"], ["create", "--store", str(folder / "store")]):
@@ -408,7 +408,7 @@ def test_the_check_names_what_somebody_has_added(
 
 
 TWICE = blocks(coefficients=[30], intercept=[1], control=[31])
-"""The arrays of logistic regression, and those that SCAFFOLD publishes behind them."""
+"""The arrays of logistic regression, followed by those that SCAFFOLD publishes."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`fedping study init`: a folder that holds together, names that cannot be a study's, and nothing half written."""
+"""`fedping study init`: a consistent folder, invalid study names, and no partly written files."""
 
 import csv
 import re

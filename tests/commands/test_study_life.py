@@ -1,4 +1,4 @@
-"""Who has paused, ended and resumed a study, when and why; one of two at once; a process killed in between."""
+"""Pausing, ending and resuming a study: recorded users, times and reasons, two commands at once, a killed process."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""`fedping study offer`: what a helper offers is published once it is the right one's and fits, and can be replaced."""
+"""`fedping study offer`: publishes a helper's offer if its signature and terms are right; it can be replaced."""
 
 import json
 import sys
@@ -131,7 +131,7 @@ def test_mistakes_are_told_in_a_sentence(folder: Path, capsys: pytest.CaptureFix
 
 @contextmanager
 def answering(*answers: tuple[int, bytes], location: str = "") -> Iterator[tuple[str, list[str]]]:
-    """Serve answers, one a request; yield the address, and which paths were asked for."""
+    """Serve one answer for each request; yield the address and the requested paths."""
     left, asked = iter(answers), []
 
     class Handler(BaseHTTPRequestHandler):
@@ -146,7 +146,7 @@ def answering(*answers: tuple[int, bytes], location: str = "") -> Iterator[tuple
                 self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
@@ -182,7 +182,7 @@ def test_an_address_is_asked_once_and_believed_no_more_than_a_file(
 def test_a_helper_joins_a_study_is_asked_for_its_offer_and_takes_a_new_key(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the commands of both operators, over HTTP."""
+    """Uses the commands of both operators, over HTTP."""
     assert main(["helper", "init", "--folder", "helper"]) == 0
     capsys.readouterr()
     assert main(["helper", "identity", "--folder", "helper"]) == 0
@@ -212,7 +212,7 @@ def test_a_helper_joins_a_study_is_asked_for_its_offer_and_takes_a_new_key(
         assert main(["helper", "rotate", "both", "main", "--folder", "helper"]) == 0
         assert publish(url, study="both") == 0
         second = open_store(folder / "store").studies.offer("both", "main")
-        assert publish(url) == 2  # a study that this helper has never heard of
+        assert publish(url) == 2  # a study unknown to this helper
     finally:
         serving.terminate()
         serving.wait()

@@ -1,4 +1,4 @@
-"""The reference names every option of `analyze` and `power`, and its experiment file is one."""
+"""The reference names every option of `analyze` and `power`, and its experiment file is valid."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""Whose certificates clients trust: this machine's authorities, those of --ca alone, or any with --insecure."""
+"""The certificates that clients trust: this machine's authorities, only those of --ca, or any with --insecure."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""The page on upgrades is typed over a deployment that an older wheel has begun: nothing is lost, nothing counts twice.
+"""The page on upgrades, typed over a deployment begun by an older wheel: no ping is lost or counted twice.
 
-Clients of both programs send to both hosts all along, and some send what they have sent once more to the other host.
-`tests/server_jobs/test_version_skew.py` adds kills, and older programs still.
+Clients of both programs send to both hosts throughout, and some repeat their pings to the other host.
+`tests/server_jobs/test_version_skew.py` adds kills and even older programs.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ min_batch = 20
 """,
 }
 FIRST = 40
-"""Pings of clients before the upgrade."""
+"""Number of pings before the upgrade."""
 
 JOIN = "{program}/bin/fedping join http://127.0.0.1:8080 tumours --data table-0.csv --label label --state state-0 --yes"
 BEGUN = """\
@@ -121,12 +121,12 @@ $ old/bin/fedping round tumours --engine numpy
 $ old/bin/fedping round coffee --engine numpy
 ```
 """
-"""What the deployment is before it is upgraded, typed with the older program."""
+"""Commands of the older program that begin the deployment."""
 
 
 @dataclass
 class Crowd:
-    """Clients of both programs in turn, which post to one of two hosts; half of them post the same to both."""
+    """Clients of both programs in turn, which post to one of two hosts; half of them post the same pings to both."""
 
     terminal: Terminal
     times: int = 0
@@ -134,9 +134,9 @@ class Crowd:
     documents: int = 0
 
     def send(self) -> None:
-        """Have clients of the next program post to one host, and half of these the same documents to the other."""
+        """Let clients of the next program post to one host, and half of them the same documents to the other."""
         self.times += 1
-        for port in ("8080", "8081"):  # a worker may listen a moment after the operator's port is well
+        for port in ("8080", "8081"):  # a worker may start listening just after the operations port is healthy
             self.terminal.type(f"until curl -sf http://127.0.0.1:{port}/__lbheartbeat__; do sleep 0.2; done")
         program = "old" if self.times % 2 else "new"
         for port, clients in random.Random(self.times).sample([("8080", 30), ("8081", 15)], 2):
@@ -150,7 +150,7 @@ class Crowd:
 
 @pytest.fixture(scope="module")
 def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The environment of a wheel of the older program."""
+    """Give the environment of the older program's wheel."""
     folder = tmp_path_factory.mktemp("older")
     return installed_wheel(folder / "built", older_program(BEFORE, folder / "fedping").folder).parents[1]
 
@@ -207,7 +207,7 @@ def test_an_upgrade_by_the_page_and_back_loses_nothing_and_counts_nothing_twice(
         assert "is bit-identical" in terminal.type(f"{program}/bin/fedping store recompute coffee main {version}")
     sent = (terminal.folder / "state-0" / "sent.ndjson").read_text().splitlines()
     assert len({json.loads(line)["document_id"] for line in sent}) == 2, "one ping for each version"
-    # What cannot go back says so, and changes nothing.
+    # A downgrade that is impossible says so, and changes nothing.
     folder = terminal.folder / "state-0"
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     refused = terminal.type(f"{JOIN.format(program='old')} && exit 1 || true")
@@ -218,13 +218,13 @@ def test_an_upgrade_by_the_page_and_back_loses_nothing_and_counts_nothing_twice(
 
 
 def documents(landing: Path, version: int) -> list[bytes]:
-    """Return the document ids of the landed pings of a version, repetitions included."""
+    """Return the document ids of a version's landed pings, including duplicates."""
     batches = fedping.read_pings(landing, "coffee", line="main", iteration=version, columns=["document_id"])
     return [row["document_id"] for batch in batches for row in batch.to_pylist()]
 
 
 def test_the_page_has_each_part_in_its_order() -> None:
-    """Hosts first, then rounds; and on the way back rounds are the first that no longer go on."""
+    """An upgrade begins with the hosts, then rounds; a downgrade first stops rounds."""
     found = [heading.title for heading in headings(PAGE) if heading.level == 2]
     assert found[:4] == ["Before", "Ingest, host by host", "Rounds", "The helper"]
     typed = [step.text for step in steps(PAGE) if isinstance(step, Command)]

@@ -1,4 +1,4 @@
-"""A new study that begins with the trained weights of an older one, under a spec that has changed since."""
+"""A new study that starts with the trained weights of an older one, with a changed spec."""
 
 import json
 import re
@@ -73,7 +73,7 @@ RENAMED = ("--renamed", "low=w0", "--renamed", "high=w1", "--renamed", "a=b=w3")
 
 @pytest.fixture
 def store(tmp_path: Path) -> ModelStore:
-    """A store whose study `old` has four weights and three rounds."""
+    """Give a store whose study `old` has four weights and three rounds."""
     made = store_with(tmp_path / "store", small_study("old", m=4))
     for n in range(3):
         pings = crowd(4, seed=n, version=n, m=4, first_document=10 * n)
@@ -193,7 +193,7 @@ def test_a_repetition_changes_nothing_and_another_beginning_is_refused(
     assert typed(tmp_path, "create", "--from", "old/main") == 0
     before = store.versions.stored_bytes("new", "main", 0)
     head = store.head("old", "main")
-    store.publish(after(head))  # the newest is another one by now
+    store.publish(after(head))  # now the newest is another version
     for words in (("--from", "old/main"), ("--from", "old/main@3"), ()):
         assert typed(tmp_path, "create", *words) == 0, words
         assert "nothing changed" in capsys.readouterr().out

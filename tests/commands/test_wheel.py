@@ -1,4 +1,4 @@
-"""A wheel holds what the product reads of its own files while it runs: the globs of pyproject.toml match them all."""
+"""A wheel contains all data files that the product reads: the globs of pyproject.toml match them all."""
 
 import tomllib
 from fnmatch import fnmatchcase
@@ -15,7 +15,7 @@ LEFT_OUT = {".py", ".pyc"}
 
 
 def data_files() -> set[str]:
-    """Return what the globs take, of the folders that are packages."""
+    """Return the files that the globs match, in packages' folders."""
     found = (
         path.relative_to(ROOT)
         for package, globs in SETUPTOOLS["package-data"].items()
@@ -35,7 +35,7 @@ def is_package(folder: Path) -> bool:
 
 
 def not_python(room: str) -> set[str]:
-    """Return the files of a room that are no Python, but for hidden ones and those in hidden folders."""
+    """Return the non-Python files of a package, without hidden files and folders."""
     inside = {path.relative_to(ROOT).as_posix() for path in (ROOT / "fedping" / room).rglob("*") if path.is_file()}
     return {path for path in inside if "/." not in path and Path(path).suffix not in LEFT_OUT}
 

@@ -1,4 +1,4 @@
-"""The draws from which the conformance vectors are made."""
+"""Random draws from which the conformance vectors are made."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Draw:
         return self._random.random()
 
     def whole(self, least: int, largest: int) -> int:
-        """Return a whole number, both ends included."""
+        """Return a whole number between bounds, both included."""
         return least + int(self._random.random() * (largest - least + 1))
 
     def chance(self, probability: float) -> bool:
-        """Return whether something of that probability happens."""
+        """Return True with a probability."""
         return self._random.random() < probability
 
     def some(self, things: Sequence[Any], count: int) -> list[Any]:
-        """Return so many different ones of some things, in any order."""
+        """Return a number of different things, in any order."""
         left = list(things)
         return [left.pop(self.whole(0, len(left) - 1)) for _ in range(count)]
 

@@ -1,4 +1,4 @@
-"""The vectors of features: values of items, scores, losses and updates of lists."""
+"""The conformance vectors of features: values of items, scores, losses and updates of lists."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ _FIELDS_APART: tuple[Feature, ...] = (
     Equal(name="fits", query="device", item="colour", missing=True),
     Category(name="paint", field="colour", values=("red", "\ufffd"), other=True, missing=True),
 )
-"""Features whose names are not those of their fields, and whose products are not whole."""
+"""Features whose names differ from their fields', and whose products are not whole numbers."""
 
 _LONE = "\ud800"
-"""A text that UTF-8 cannot write, which counts as missing."""
+"""A text that UTF-8 can't encode, which counts as missing."""
 
 
 def _specs() -> tuple[ModelSpec, ...]:
@@ -120,11 +120,11 @@ _ODD: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
     ({"device": "red"}, {"colour": "\ufffd", "brand": "\ufffd"}),
     ({"budget": 0.1}, {"price": 0.3}),
 )
-"""Queries and items: of other types, with a text that UTF-8 cannot write, and with a product that has to be rounded."""
+"""Unusual queries and items: wrong types, a text that UTF-8 can't encode, and a product that must be rounded."""
 
 
 def _tie(place: int, spec: ModelSpec) -> dict[str, Any]:
-    """Return a list whose chosen item is ahead by exactly the margin, so that nothing pulls."""
+    """Return a list whose chosen item leads by exactly the margin, so that the update is zero."""
     weights = [0.0] * spec.m
     weights[spec.positions(("fits",))[0]] = 1.0
     query, items = {"device": "red"}, [{"colour": "blue"}, {"colour": "red"}]
@@ -150,7 +150,7 @@ def _one_of(draw: Draw, things: tuple[Any, ...]) -> Any:
 
 
 def _row(draw: Draw) -> dict[str, Any]:
-    """Return fields, of which some are missing or of the wrong type."""
+    """Return the fields of a row, some missing or of the wrong type."""
     row: dict[str, Any] = {}
     for field in _FIELDS:
         if draw.chance(0.15):

@@ -1,4 +1,4 @@
-"""What a client of a study with outcomes computes: values within bounds, ages, document ids, and whole pings."""
+"""The conformance vectors of outcomes: values within bounds, ages, document ids, and whole pings."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -55,7 +55,7 @@ def study_of_outcomes() -> Study:
 
 
 def outcomes() -> dict[str, Any]:
-    """Return a study, and by its outcomes what a client sends."""
+    """Return a study, and a client's data for each of its outcomes."""
     draw = Draw(2061)
     return {
         "study": msgspec.json.decode(public_json(public_study(study_of_outcomes()))),
@@ -104,7 +104,7 @@ def _lists(draw: Draw) -> Iterator[dict[str, Any]]:
         learned = {"loss": draw.whole(1, 40) / 8 if place else 0.0, "update": update if submits else None}
         observed, client = _observed(draw), draw.uuid()
         sent = {name: kinds[name].clipped(value) for name, value in observed.items()}
-        version = number - 1  # -1 is that of a client that has fetched none
+        version = number - 1  # -1 is the version of a client that has fetched none
         payload = {"model_version": version, "study_variation": "treatment" if submits else "control"}
         payload |= learned | shown | {name: value for name, value in sent.items() if value is not None}
         yield {

@@ -16,7 +16,7 @@ _LENGTHS = (1, 2, 7, 22, 52)
 
 
 def proofs(draw: Draw) -> dict[str, Any]:
-    """Return bits, and what clients send of them."""
+    """Return bits, and the shares and proofs that clients send."""
     return {"cases": [_case(draw, length, context) for length in _LENGTHS for context in ("", f"study|main|{length}")]}
 
 

@@ -1,8 +1,8 @@
-"""The topic `shares` of `docs/conformance/`: what clients of lines of shares check, make and seal.
+"""The topic `shares` of `docs/conformance/`: the checks, shares and sealing of clients of two-server lines.
 
-HPKE draws a key for each message, which no library lets a caller name, so sealing is written out here, for a key that
-is given (RFC 9180, base mode). ML-KEM draws even more than a key: of that kind one sealed share is kept in a file, and
-what is tested is that it opens.
+HPKE draws a key for each message, and libraries don't accept a given one, so sealing with a given key is implemented
+here (RFC 9180, base mode). ML-KEM draws more than a key, so one share sealed with it is kept in a file, and tests
+check that it opens.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.conformance.draw import Draw
 
 SEALED_ONCE = Path(__file__).parent / "sealed_once.txt"
-"""A share that was sealed with ML-KEM, in base64: for :data:`MLKEM_KEY`, with the info of the case that has it."""
+"""File of a share sealed with ML-KEM, in base64: for :data:`MLKEM_KEY`, with the info of its case."""
 
 HELPER = signing_key(b"conformance", "helper")
 LEADER = identity_of(signing_key(b"conformance", "leader"))
@@ -48,7 +48,7 @@ _KEM = b"KEM" + bytes.fromhex("0020")
 
 
 def shares(draw: Draw) -> dict[str, Any]:
-    """Return masks, studies with offers that fit and that do not, and payloads that are made for one of them."""
+    """Return masks, studies with matching and other offers, and payloads for one of them."""
     studies = list(_studies())
     return {
         "masks": [_mask(_bytes(draw, 32), d) for d in (1, 5, 21, 22, 25, 300)],
@@ -59,7 +59,7 @@ def shares(draw: Draw) -> dict[str, Any]:
 
 
 def seal_once(draw: Draw) -> None:
-    """Seal the share that is kept anew, where what it belongs to has changed; ``draw`` is that of :func:`shares`."""
+    """Seal the stored share again, if its context has changed; ``draw`` is the one of :func:`shares`."""
     from fedping.protocol.sharing.keys import opener, public_key, sealer
 
     seal: Seal = "mlkem768-x25519"
@@ -70,12 +70,12 @@ def seal_once(draw: Draw) -> None:
 
 
 def offered(study: PublicStudy, /, **otherwise: Any) -> Offer:
-    """Return the offer of the helper for the first line of a study, which says something otherwise."""
+    """Return the helper's offer for the first line of a study, with some terms changed."""
     return signed_offer(replace(_terms(study), **otherwise), HELPER)
 
 
 def sealed_with(ephemeral: bytes, public: bytes, what: bytes, info: bytes) -> bytes:
-    """Return what HPKE seals for a public key of X25519 by an ephemeral private key: encapsulated ‖ ciphertext."""
+    """Return HPKE's output for an X25519 public key and an ephemeral private key: encapsulated key ‖ ciphertext."""
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -94,7 +94,7 @@ def _extract(suite: bytes, salt: bytes, label: str, given: bytes) -> bytes:
 
 
 def _expand(suite: bytes, secret: bytes, label: str, info: bytes, size: int) -> bytes:
-    """Return the first ``size`` bytes, at most 32, which are one block of HKDF."""
+    """Return the first ``size`` bytes of HKDF's output, at most 32, which are one block."""
     labelled = size.to_bytes(2, "big") + b"HPKE-v1" + suite + label.encode() + info
     return hmac.digest(secret, labelled + b"\1", "sha256")[:size]
 
@@ -135,7 +135,7 @@ def _terms(study: PublicStudy) -> Terms:
 
 
 def _offers(studies: list[PublicStudy]) -> Iterator[dict[str, Any]]:
-    """Yield offers for the first line of each study, and whether a client seals for them."""
+    """Yield offers for the first line of each study, with whether a client seals for them."""
 
     def case(number: int, what: str, offer: Offer, taken: bool) -> dict[str, Any]:
         told = msgspec.to_builtins(offer)
@@ -197,7 +197,7 @@ def _promised(terms: Terms, **otherwise: Any) -> Promise:
 
 
 def _as_signed(text: str) -> Offer:
-    """Return the offer of a text of any kind, signed by the helper."""
+    """Return an offer with any text, signed by the helper."""
     from fedping.protocol.sharing.keys import signature
     from fedping.protocol.sharing.offer import SIGNED_AS
 
@@ -241,7 +241,7 @@ def _numbers(draw: Draw, d: int, turn: int) -> list[int]:
 
 
 def _votes(draw: Draw, metric: int, turn: int) -> list[int]:
-    """Return a vector of signs for three weights, the second of which is left out."""
+    """Return a vector of signs for three weights, the second left out and so 0."""
     signs = [64 * draw.whole(-1, 1), 0, 64 * draw.whole(-1, 1)]
     loss = (0, metric, draw.whole(1, metric - 1), draw.whole(1, metric - 1))[turn]
     return [*signs, metric, loss, metric * (turn % 2)]
@@ -250,7 +250,7 @@ def _votes(draw: Draw, metric: int, turn: int) -> list[int]:
 def _split(
     terms: Terms, vector: NDArray[np.int64], document: UUID, version: int, arm: str, seed: bytes
 ) -> tuple[bytes, bytes]:
-    """Return what is the leader's of a vector, shape (1, d), and what is the helper's."""
+    """Return the leader's and the helper's shares of a vector, shape (1, d)."""
     if not terms.proofs:
         return leader_shares(vector, [seed])[0].tobytes(), seed
     votes = Votes(terms.numbers, terms.metric)

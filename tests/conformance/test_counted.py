@@ -1,4 +1,4 @@
-"""What the page's client of shares sends over HTTP counts in a round, with a helper that is asked over HTTP."""
+"""Shares sent over HTTP by the page's client count in a round whose helper is asked over HTTP."""
 
 import base64
 import hashlib

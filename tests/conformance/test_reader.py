@@ -1,8 +1,8 @@
-"""A client written from docs/conformance/README.md alone: plain Python, the standard library, nothing of fedping.
+"""A client written from docs/conformance/README.md alone: plain Python with the standard library, without fedping.
 
-Signatures, key agreement and ciphers, which a platform has, are a package's.
+Signatures, key agreement and ciphers, which a platform provides, come from a package.
 
-That it passes shows that the page and the files are enough for a client in any language.
+If it passes, the page and the files are sufficient for a client in any language.
 """
 
 import base64
@@ -656,7 +656,7 @@ def stepped(
 
 
 Trained: TypeAlias = tuple[list[float], list[float] | None, dict[str, Any]]
-"""The weights that rank, the update if one is sent, and what stays."""
+"""The weights that rank, the update if one is sent, and the state that stays on the device."""
 
 
 def by_fine_tuning(
@@ -756,7 +756,7 @@ def test_personal() -> None:
 
 
 def takes_offer(study: dict[str, Any], offer: dict[str, str]) -> bool:
-    """By a package's Ed25519; whether a key can be sealed for is what sealing itself finds out."""
+    """Return whether an offer is valid, by a package's Ed25519; sealing itself checks the key."""
     line = study["lines"][0]
     privacy, shared, central = line["privacy"], line["privacy"]["shared"], line["privacy"]["central"]
     said = b"fedping offer v1\n" + hashlib.sha256(offer["terms"].encode()).digest()
@@ -796,7 +796,7 @@ def labelled(*parts: bytes, key: bytes) -> bytes:
 
 
 def hpke(dh: bytes, sent: bytes, public: bytes, info: bytes) -> tuple[bytes, bytes]:
-    """The key and nonce of the one message of RFC 9180's base mode."""
+    """Return the key and nonce of the first message in RFC 9180's base mode."""
     kem, suite, none = b"HPKE-v1KEM\x00\x20", b"HPKE-v1HPKE\x00\x20\x00\x01\x00\x01", bytes(32)
     prk = labelled(kem, b"eae_prk", dh, key=none)
     secret = labelled(b"\x00\x20", kem, b"shared_secret", sent, public, b"\x01", key=prk)
@@ -840,7 +840,7 @@ def test_shares() -> None:
 
 
 def proven_shares(case: dict[str, Any], place: str) -> tuple[bytes, bytes]:
-    """What is the leader's of a vector of signs, and what is sealed for the helper."""
+    """Return the leader's share of a vector of signs, and the data sealed for the helper."""
     *signs, metric, loss, top = case["vector"]
     bits, left, weights = [*(sign > 0 for sign in signs), *(sign < 0 for sign in signs)], metric, []
     while left:
@@ -863,7 +863,7 @@ def test_proofs() -> None:
 
 
 def prio3(bits: list[int], nonce: bytes, rand: bytes, context: bytes) -> tuple[bytes, bytes, bytes]:
-    """What is for the leader, for both, and for the helper."""
+    """Return the shares for the leader, for both servers, and for the helper."""
     s, b, own_b, q = (rand[start : start + 32] for start in range(0, 128, 32))
     helper = drawn(xof(context, 1, s, b"\x01"), len(bits))
     leader = [(bit - share) % FIELD for bit, share in zip(bits, helper, strict=True)]
@@ -889,7 +889,7 @@ def least_points(length: int, chunk: int) -> int:
 
 
 def gadget_values(bits: list[int], w: list[int], r: list[int], chunk: int, points: int) -> list[int]:
-    """G at all places but the last, by Lagrange's formula."""
+    """Return the values of G at all places except the last, by Lagrange's formula."""
     alpha, beta = (pow(7, (FIELD - 1) // order, FIELD) for order in (points, 2 * points))
     found = []
     for k in range(2 * points - 1):
@@ -905,7 +905,7 @@ def gadget_values(bits: list[int], w: list[int], r: list[int], chunk: int, point
 
 
 def basis_value(alpha: int, points: int, i: int, place: int) -> int:
-    """The polynomial that is 1 at the i-th power of alpha, and 0 at the other ones, at a place."""
+    """Return the value, at a place, of the polynomial that is 1 at alpha's i-th power and 0 at the others."""
     above, below = 1, 1
     for other in range(points):
         if other != i:
@@ -997,7 +997,7 @@ def scaled(x: float, feature: dict[str, Any]) -> float:
 
 
 def own_values(feature: dict[str, Any], query: dict[str, Any], item: dict[str, Any]) -> list[float] | None:
-    """Return the values of a feature without the one for missing; None if it is missing."""
+    """Return the values of a feature, without its indicator for missing; None if it is missing."""
     kind = feature["kind"]
     if kind in ("equal", "product"):
         one, other = query.get(feature["query"]), item.get(feature["item"])
@@ -1057,7 +1057,7 @@ def own_values(feature: dict[str, Any], query: dict[str, Any], item: dict[str, A
 
 
 class Ranking:
-    """A spec with features, and where its weights are."""
+    """A spec with features, and the positions of its weights."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self.spec = spec
@@ -1077,7 +1077,7 @@ class Ranking:
         return [*found, 0.0] if found is not None else [*([0.0] * self.width(feature)), 1.0]
 
     def width(self, feature: dict[str, Any]) -> int:
-        """Return how many values a feature has, without the one for missing."""
+        """Return the number of a feature's values, without its indicator for missing."""
         kind = feature["kind"]
         if kind == "hashed":
             return int(feature["buckets"])
@@ -1090,7 +1090,7 @@ class Ranking:
         return 1
 
     def dense(self, query: dict[str, Any], item: dict[str, Any]) -> list[float]:
-        """Return all values of an item, 0 or not."""
+        """Return all values of an item, including zeros."""
         return [value for feature in self.ordered for value in self.every(feature, query, item)]
 
     def position(self, row: int) -> int:
@@ -1135,7 +1135,7 @@ class Ranking:
         return self.single + min(at, self.offsets) - 1 if at and self.offsets else None
 
     def learn(self, case: dict[str, Any]) -> tuple[Any, list[float], int]:
-        """Return the loss as a function of weights, the update, and how many items count."""
+        """Return the loss as a function of weights, the update, and the number of items that count."""
         items, chosen = case["items"], case["chosen"]
         count = len(items) if case["seen"] is None else min(max(case["seen"], chosen + 1), len(items))
         places = [at for at in range(count) if self.offsets or at not in case["pinned"]]

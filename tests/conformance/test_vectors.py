@@ -1,4 +1,4 @@
-"""The vectors of docs/conformance: what the code says, what the fleet computes, and what the schemas allow."""
+"""The vectors of docs/conformance agree with the code, the fleet's results and the schemas."""
 
 import asyncio
 import base64
@@ -57,7 +57,7 @@ def test_every_file_is_described_and_read_by_the_browsers_module() -> None:
 
 @pytest.mark.parametrize("name", ["frecency-2018", "linear-15"])
 def test_the_vectors_are_those_of_the_fleet(name: str) -> None:
-    """The fleet works on arrays: the same bits for frecency, which is whole numbers, and else up to rounding."""
+    """The fleet works on arrays: identical bits for frecency, which has whole scores, else equal up to rounding."""
     model, table = model_for(name), page_table(drawn_pages(), NOW)
     for case in (case for case in read("scores")["scores"] if case["model"] == name):
         scores = model.scores(np.array(case["weights"]), table)
@@ -85,7 +85,7 @@ def test_the_schemas_allow_what_is_sent_and_published() -> None:
 
 
 def test_pings_of_lists_and_outcomes_are_taken(tmp_path: Path) -> None:
-    """By a real ingest, each under its document id; and a repetition of a linked outcome lands once."""
+    """A real ingest accepts each ping under its document id; a repeated linked outcome lands once."""
     vectors, study = read("outcomes"), study_of_outcomes()
     ingest = ingest_app(tmp_path, others=[study])
     version = version_after(ingest.services.store, study, 12)
@@ -104,14 +104,14 @@ def test_pings_of_lists_and_outcomes_are_taken(tmp_path: Path) -> None:
 
 
 def version_after(store: ModelStore, study: Study, number: int) -> int:
-    """Publish versions of the study's line up to a number, which clients may then name."""
+    """Publish versions of the study's line up to a number, so that clients may name it."""
     while (head := store.head(study.name, "main")).iteration < number:
         store.publish(after(head))
     return head.iteration
 
 
 def test_offers_and_shares_are_those_of_fedpings_clients_and_helpers() -> None:
-    """HPKE's own draws cannot be given, so a sealed share is compared by what opens it."""
+    """HPKE's own draws can't be fixed, so sealed shares are compared after opening."""
     vectors = read("shares")
     studies = [msgspec.convert(study, PublicStudy) for study in vectors["studies"]]
     for case in vectors["offers"]:
@@ -138,7 +138,7 @@ def test_offers_and_shares_are_those_of_fedpings_clients_and_helpers() -> None:
 def _check_proven(
     study: str, case: dict[str, Any], leader: NDArray[np.uint8], helper: NDArray[np.uint8], metric: int
 ) -> None:
-    """Hold that both servers take the proof of a case, and that the bits are those of its vector."""
+    """Check that both servers accept the proof of a case, and that its bits equal its vector's."""
     votes = Votes(len(case["vector"]), metric)
     own, public = split_public(votes, leader)
     document = np.frombuffer(UUID(case["document"]).bytes, np.uint8)[None]
@@ -155,7 +155,7 @@ def _opened_together(
     helper: NDArray[np.uint8],
     context: bytes,
 ) -> list[list[int]]:
-    """Return the bits that have been proven to both servers."""
+    """Return the bits that were proven to both servers."""
     own = prepare(circuit, Side.LEADER, bytes(32), nonce, public, leader, context)
     other = prepare(circuit, Side.HELPER, bytes(32), nonce, public, helper, context)
     assert valid(circuit, public, own.shown, other.shown).all()
@@ -189,14 +189,14 @@ def _shared(study: PublicStudy) -> Shared:
 
 
 def _metric(study: PublicStudy) -> int:
-    """Return what a proof has to say of metrics."""
+    """Return the largest number of a metric in a proof."""
     [link] = study.lines[0].upload
     assert isinstance(link, SharedVector)
     return link.metric
 
 
 def test_an_answer_means_to_the_fleet_what_it_means_everywhere() -> None:
-    """By a real server, which gives the answer that the document id names."""
+    """A real server gives the answer that the document id names."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Answering)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
@@ -220,7 +220,7 @@ class _Answering(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 async def _outcomes(address: str) -> list[Outcome]:

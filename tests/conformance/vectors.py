@@ -1,13 +1,13 @@
-"""What every client has to compute alike, in whatever language: the files of `docs/conformance/`.
+"""Results that clients in every language must compute identically: the files of `docs/conformance/`.
 
     python -m tests.conformance.vectors
 
-writes them anew (`make vectors`); a test holds that what is committed is what the code says. A topic is a function in
-:data:`TOPICS`, whose file has its name, and is described in `docs/conformance/README.md`.
+writes them again (`make vectors`); a test checks that the committed files match the code. A topic is a function in
+:data:`TOPICS`. Its file has its name, and `docs/conformance/README.md` describes it.
 
-Each topic draws from a generator of its own, whose numbers never change (`random.Random.random`), so that a topic may
-grow without the others changing. Sums run in plain loops: `sum` is more precise from Python 3.12 on, and NumPy sums in
-another order.
+Each topic draws from a separate generator, whose numbers never change (`random.Random.random`), so that a topic may
+grow without changing the others. Sums run in plain loops: `sum` is more precise from Python 3.12 on, and NumPy sums
+in another order.
 """
 
 import base64
@@ -84,7 +84,7 @@ from tests.support.links import line_with
 
 FOLDER = Path(__file__).parents[2] / "docs" / "conformance"
 NOW = 1_530_000_000_000_000
-"""Microseconds since 1970; JavaScript counts in milliseconds, so every time below is a multiple of 1,000."""
+"""Time of all cases, in microseconds since 1970. JavaScript has milliseconds, so times are multiples of 1,000."""
 
 _DAY = 86_400_000_000
 _SHARES = 2042
@@ -93,7 +93,7 @@ _EDGES = (0, 1, 4, 5, 6, 14, 15, 16, 31, 32, 33, 90, 91, 92)
 
 
 def text(topic: str) -> str:
-    """Return a topic's file as it is committed: JSON, one case a line."""
+    """Return a topic's file as it is committed: JSON, one case for each line."""
     lines = []
     for name, entries in TOPICS[topic]().items():
         if isinstance(entries, list):
@@ -105,7 +105,7 @@ def text(topic: str) -> str:
 
 
 def read(topic: str) -> dict[str, Any]:
-    """Return what a topic's file says."""
+    """Return the content of a topic's file."""
     vectors: dict[str, Any] = json.loads((FOLDER / f"{topic}.json").read_text())
     return vectors
 
@@ -118,7 +118,7 @@ def write() -> None:
 
 
 def plain_loss(scores: Sequence[float], chosen: int, margin: float) -> float:
-    """Return the SVM loss for ranking, summed in displayed order, as the reference does."""
+    """Return the SVM loss for ranking, summed in displayed order, like the reference."""
     total = 0.0
     for j, score in enumerate(scores):
         if chosen >= 0 and j != chosen:
@@ -148,7 +148,7 @@ def _page(draw: Draw) -> Page:
 
 
 def _visit(draw: Draw) -> Visit:
-    """Return a visit close to where a cutoff lies, to the millisecond, or anywhere, the future included."""
+    """Return a visit within milliseconds of a cutoff, or at any time, including the future."""
     if draw.chance(0.5):
         age = _EDGES[draw.whole(0, len(_EDGES) - 1)] * _DAY + 1000 * draw.whole(-1, 1)
     else:
@@ -171,7 +171,7 @@ _Scores: TypeAlias = Callable[[Sequence[float], Sequence[Page]], list[float]]
 
 
 def _models(draw: Draw) -> Iterator[tuple[str, list[list[float]], _Scores]]:
-    """Yield the name of each ranking model, weights to try it with, and what scores pages by it."""
+    """Yield the name of each ranking model, weights to test, and its function that scores pages."""
     yield "frecency-2018", list(_frecency_weights(draw)), _frecency_scores
     yield "linear-15", list(_linear_weights(draw)), _linear_scores
 
@@ -199,7 +199,7 @@ def _linear_scores(weights: Sequence[float], pages: Sequence[Page]) -> list[floa
 
 
 def _scores() -> dict[str, Any]:
-    """Return the scores of all pages by each model, and those that were stored and have decayed since."""
+    """Return the scores of all pages by each model, and the decayed stored scores."""
     draw, pages = Draw(2019), drawn_pages()
     cases = [
         {"model": name, "weights": weights, "scores": scores_of(weights, pages)}
@@ -218,7 +218,7 @@ def _stored(scores: Sequence[float], pages: PageTable) -> list[float]:
 
 
 def _updates() -> dict[str, Any]:
-    """Return searches, each with its order, its loss, and the update that follows from it."""
+    """Return searches, each with its order, its loss and its update."""
     draw, pages = Draw(2020), drawn_pages()
     searches = [
         _search(draw, number, name, tried[number % len(tried)], pages, scores_of)
@@ -254,7 +254,7 @@ def _search(
 
 
 def _model_documents() -> dict[str, Any]:
-    """Return the weights of version 0 by specs, and documents of which some are no version of a line's model."""
+    """Return the weights of version 0 of specs, and valid and invalid documents of a line's model."""
     line = study_of_pings().lines[0]
     return {
         "start": list(_start(Draw(2021))),
@@ -319,7 +319,7 @@ def _is_taken(document: dict[str, Any], spec: ModelSpec) -> bool:
 
 
 def _enrolment() -> dict[str, Any]:
-    """Return where clients fall, and the arms that this gives them in three studies."""
+    """Return clients' positions, and their arms in three studies."""
     draw, shares = Draw(2022), ((0.6, 0.2, 0.2), (0.1,) * 9, (1 / 3, 1 / 3, 1 / 3))
     found = {"positions": list(_positions(draw)), "studies": [_enrolments(draw, *each) for each in shares]}
     found["studies"].append(_enrolments(Draw(2031), 0.5, 0.25, 0.125, pieces=_PIECES))
@@ -352,7 +352,7 @@ _PIECES = (
     Piece(arm="arm0", end=0.8125),
     Piece(arm="arm2", end=0.9375),
 )
-"""Where arms lie after their shares have changed."""
+"""Pieces of arms after a change of their shares."""
 
 
 def _enrolments(draw: Draw, *shares: float, pieces: tuple[Piece, ...] = ()) -> dict[str, Any]:
@@ -381,7 +381,7 @@ def study_of_pings() -> Study:
 
 
 def _pings() -> dict[str, Any]:
-    """Return a study, a model that was fetched, and the pings of clients of each arm that searched the same pages."""
+    """Return a study, a fetched model, and the pings of each arm's client for the same search."""
     study, pages, draw = study_of_pings(), drawn_pages(), Draw(7)
     fetched = [weight + draw.whole(-3, 3) for weight in frecency_start().tolist()]
     searches = [(draw.some(range(len(pages)), 8), draw.whole(-1, 7)) for _ in range(5)]
@@ -418,7 +418,7 @@ def _pings_of(
 
 
 def _observed(typed: Keystrokes, bookmarked: Any) -> Iterator[dict[str, Any]]:
-    """Yield what a product tells the browser's module of each interaction, besides what was chosen."""
+    """Yield the observations of each interaction that a product reports to the browser's module, besides the choice."""
     for i, is_bookmarked in enumerate(bookmarked.tolist()):
         yield {
             "charactersTyped": int(typed.characters[i]),
@@ -446,7 +446,7 @@ def _typed(rank: Any) -> Keystrokes:
 
 
 def _uploads() -> dict[str, Any]:
-    """Return updates of several lengths, and what of them is put into a ping by a line's upload links."""
+    """Return updates of several lengths, and their form in a ping after a line's upload links."""
     cases: dict[str, Any] = {
         "draws": list(_drawn_bits()),
         "masks": list(_masks()),
@@ -463,9 +463,9 @@ def _uploads() -> dict[str, Any]:
 
 
 def _other_examples() -> Iterator[Upload]:
-    """Yield the examples of links that browsers have, if the lists here lack them: those of new links.
+    """Yield the examples of browsers' links that the lists here lack, such as new links.
 
-    Each draws from a seed of its own, so a new link leaves the published cases of the others.
+    Each draws from a separate seed, so that a new link doesn't change the others' published cases.
     """
     listed = {*_ALIKE, *_ROTATED, *_AT_RANDOM}
     for link in EXAMPLES:
@@ -474,7 +474,7 @@ def _other_examples() -> Iterator[Upload]:
 
 
 def _draws_nothing(upload: Upload) -> bool:
-    """Return whether the payload of an update is the same whatever a client draws."""
+    """Return whether the payload of an update doesn't depend on a client's draws."""
     update = np.array([[0.5, -0.25, 0.125, 0.0]])
     sent = [sent_updates(sending(line_with(upload)), update, np.array([key], np.uint64)) for key in range(8)]
     return len({str(each.column if isinstance(each, Payloads) else each) for each in sent}) == 1
@@ -502,10 +502,10 @@ _ALIKE: tuple[Upload, ...] = (
     *((), (Dense(),), (Sign(zero="up"),), (Sign(zero="abstain"),)),
     *((Float32(),), (Signs(zero="up"),), (Signs(zero="abstain"),)),
 )
-"""Links that draw nothing."""
+"""Links without random draws."""
 
 _ROTATED: tuple[Upload, ...] = ((Rotation(seed=5),), (Rotation(), Signs()))
-"""The same; a rotation adds numbers up, and a sum may be too large to travel."""
+"""More links without random draws; a rotation adds numbers, and a sum may be too large to send."""
 
 _AT_RANDOM: tuple[Upload, ...] = (
     *(
@@ -520,11 +520,11 @@ _AT_RANDOM: tuple[Upload, ...] = (
 """Links that draw a seed or round at random."""
 
 _LONG: tuple[Upload, ...] = ((Levels(bits=2),), (Levels(bits=1, rotate=True),))
-"""Those with several blocks, of which each has a header."""
+"""Links whose long updates have several blocks, each with a header."""
 
 
 _OF_LENGTHS = ((1, _AT_RANDOM), (4, _AT_RANDOM), (9, _AT_RANDOM), (22, _AT_RANDOM), (1030, _LONG))
-"""By number of weights the links that send updates of so many."""
+"""Numbers of weights, each with the links that send updates of this length."""
 
 
 def _sent(draw: Draw, uploads: Sequence[Upload]) -> Iterator[dict[str, Any]]:
@@ -562,7 +562,7 @@ def _sent_at_random(draw: Draw, of_lengths: Iterable[tuple[int, Sequence[Upload]
 
 
 def _drawn_by(upload: Upload, m: int, key: Any) -> tuple[list[float], int]:
-    """Return what numbers are rounded by, and how many bytes of a payload are before those numbers."""
+    """Return the random numbers for rounding, and the number of payload bytes before the rounded numbers."""
     masks, last = isinstance(upload[0], Mask), upload[-1]
     count = weights_kept(upload[0].keep, m) if isinstance(upload[0], Mask) else m
     if isinstance(last, Mask | Float32):
@@ -574,7 +574,7 @@ def _drawn_by(upload: Upload, m: int, key: Any) -> tuple[list[float], int]:
 
 
 def _not_deflated(payload: bytes, head: int, drawn: list[float]) -> bytes:
-    """Return a payload of steps as clients send it that do not deflate."""
+    """Return a payload of steps as sent by clients that don't deflate."""
     multiples = payload[head + 4 :]
     return payload if len(multiples) == len(drawn) else payload[: head + 4] + zlib.decompress(multiples)
 
@@ -591,7 +591,7 @@ def _private() -> dict[str, Any]:
 
 
 def private_bytes(seed: str) -> Callable[[int], bytes]:
-    """Return random bytes that everybody can make: SHA-256 of "seed/0", then of "seed/1", and so on."""
+    """Return a source of reproducible random bytes: SHA-256 of "seed/0", then of "seed/1", and so on."""
     blocks = (hashlib.sha256(f"{seed}/{i}".encode()).digest() for i in itertools.count())
     stream = itertools.chain.from_iterable(blocks)
     return lambda count: bytes(itertools.islice(stream, count))
@@ -699,7 +699,7 @@ _TRAININGS = 6
 
 
 def _personal() -> dict[str, Any]:
-    """Return trainings of what stays with a client, one after the other, and bases that vectors are multiplied by."""
+    """Return successive trainings of personal models, and the bases of private vectors."""
     draw, pages = Draw(2031), drawn_pages()
     specs = {name: _spec_of(name) for name in ("frecency-2018", "linear-15")}
     trainings = [
@@ -731,7 +731,7 @@ def _spec_of(name: str) -> ModelSpec:
 def _trainings(
     draw: Draw, number: int, spec: ModelSpec, personal: Personalization, pages: Sequence[Page]
 ) -> Iterator[dict[str, Any]]:
-    """Yield what a client learns from searches, a version each, by the algorithm that the fleet's clients have."""
+    """Yield a client's learning from searches, one version each, by the algorithm of the fleet's clients."""
     training = OneGradient(personal=personal)
     names = tuple(weight.name for weight in spec.weights)
     by_vector = isinstance(personal, Vector)
@@ -783,7 +783,7 @@ def _best_first(spec: ModelSpec, weights: Any, pages: Sequence[Page]) -> list[in
 
 
 def _told(state: Mapping[str, Any], trained: int) -> dict[str, Any]:
-    """Return what a client keeps, as the browser's module does."""
+    """Return the state that a client keeps, in the form of the browser's module."""
     own = {name.removeprefix("own_"): value[0].tolist() for name, value in state.items()}
     turn = {"turn": ("weights", "vector")[own["turn"] - 1]} if "turn" in own else {}
     memory = {"rate": own["rate"], "sign": own["sign"]} if "rate" in own else None
@@ -792,7 +792,7 @@ def _told(state: Mapping[str, Any], trained: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Plain:
-    """A model of one search, whose sums are plain loops."""
+    """A model of one search, with sums in plain loops."""
 
     weight_names: tuple[str, ...]
     spec: ModelSpec
@@ -818,7 +818,7 @@ class _Plain:
 
 
 def _retry() -> dict[str, Any]:
-    """Return how long to wait after failures, and which answers to a ping are failures."""
+    """Return the waits after failures, and the outcomes of answers to a ping."""
     return {"waits": list(_waits(Draw(2023))), "answers": [list(answer) for answer in ANSWERS]}
 
 
@@ -838,7 +838,7 @@ ANSWERS = (
     (503, "soon", "retry", None),
     (507, "5", "retry", 5.0),
 )
-"""Status and Retry-After of an answer; what becomes of the ping; the seconds that the server asks for."""
+"""An answer's status and Retry-After, the ping's outcome, and the seconds that the server asks to wait."""
 
 
 def _waits(draw: Draw) -> Iterator[dict[str, Any]]:
@@ -878,7 +878,7 @@ TOPICS: dict[str, Callable[[], dict[str, Any]]] = {
     "retry": _retry,
     "outcomes": outcomes,
 }
-"""What makes each topic's file, by the file's name."""
+"""The function that makes each topic's file, by the file's name."""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the charts' script works out of points, in Node.js: gaps stay gaps, and no two lines look alike."""
+"""The charts' script in Node.js: gaps between points stay gaps, and no two lines look alike."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ console.log(JSON.stringify(found));
 
 
 def called(folder: Path, *calls: list[Any]) -> list[Any]:
-    """Return what functions of the scripts return: each call is the file, the function, and what it is given."""
+    """Return the results of the scripts' functions; each call has the file, the function and its arguments."""
     for name in {call[0] for call in calls}:
         (folder / f"{name}.mjs").write_text((SCRIPTS / f"{name}.js").read_text())
     (folder / "called.mjs").write_text(CALLED)

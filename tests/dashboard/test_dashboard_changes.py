@@ -1,4 +1,4 @@
-"""Who changed what: every change is written down before it is made, and with its outcome; also when things go wrong."""
+"""The log of changes: every change is recorded with its user beforehand, and with its outcome, also on errors."""
 
 import csv
 import errno

@@ -1,4 +1,4 @@
-"""What the server wrote is measured by the server's clock, in Node.js."""
+"""The pages' scripts, in Node.js, measure the age of the server's times by the server's clock."""
 
 import json
 import subprocess

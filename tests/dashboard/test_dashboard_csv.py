@@ -1,4 +1,4 @@
-"""Tables as CSV, in Node.js: what is read back is what was shown, and nothing that a spreadsheet would compute."""
+"""Tables as CSV, in Node.js: readers get the shown values, and no cell is a formula for a spreadsheet."""
 
 import csv
 import io
@@ -18,7 +18,7 @@ process.stdout.write(csv(JSON.parse(readFileSync(0, "utf8"))));
 
 
 def written(folder: Path, head: list[str], rows: list[list[object]]) -> list[list[str]]:
-    """Return what a reader of CSV finds in a table."""
+    """Return the cells of a table's CSV, as a reader parses them."""
     (folder / "csv.mjs").write_text(SCRIPT.read_text())
     (folder / "written.mjs").write_text(WRITTEN)
     given = json.dumps({"head": head, "rows": rows}).encode()

@@ -1,4 +1,4 @@
-"""Whatever is sent, and whatever the files are like: one sentence, and never a defect."""
+"""Invalid requests and damaged files give an error of one sentence, never an internal error."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def client(tmp_path: Path) -> FlaskClient:
 
 
 def described(client: FlaskClient, body: str) -> tuple[int, str]:
-    """Return the status and what is said to be wrong with a description."""
+    """Return the status and the error message of a description."""
     headers = {"X-CSRF-Token": csrf_token(client, "/runs/"), "Content-Type": "application/json"}
     answer = client.post("/runs/describe", data=body, headers=headers)
     said = answer.json
@@ -99,7 +99,7 @@ def test_a_level_that_is_no_number_is_told(tmp_path: Path, alpha: str) -> None:
 
 
 class Unreadable:
-    """A feed whose file cannot be read until it is mended."""
+    """A feed whose file can't be read until it is repaired."""
 
     def __init__(self) -> None:
         self.mended = False

@@ -1,4 +1,4 @@
-"""Who may do what, on every page."""
+"""Permissions on every page."""
 
 import hashlib
 import io
@@ -18,7 +18,7 @@ PAGE = {"Accept": "text/html", "Sec-Fetch-Site": "none"}
 
 
 def application(folder: Path, **changes: object) -> Flask:
-    """Return the dashboard with one more view, which counts how often it was asked for a change."""
+    """Return the dashboard with one more view, which counts its requests for a change."""
     made = create_application(dashboard_settings(folder, **changes))
     made.config["changes"] = 0
     views = Blueprint("of_the_test", __name__)

@@ -1,4 +1,4 @@
-"""Notes over HTTP: written, edited and removed by analysts, and what hostile ones come to."""
+"""Notes over HTTP: written, edited and removed by analysts, and hostile notes."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""The dashboard's process: who is let in, how many viewers, and what it leaves of itself."""
+"""The dashboard's process: access, the limit of viewers, and a clean end."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ STREAM = {"Accept": "text/event-stream"}
 
 
 def follow(server: DashboardServer) -> requests.Response:
-    """Begin to follow the list of runs, which there is without any study."""
+    """Begin to follow the list of runs, which exists without any study."""
     return server.get("/runs/feed", headers=STREAM, stream=True)
 
 
@@ -51,7 +51,7 @@ def test_beside_ingest_it_has_the_options_that_it_has_alone() -> None:
 def test_viewers_come_and_go_and_those_too_many_are_told_to_poll(tmp_path: Path) -> None:
     with running_dashboard(tmp_path, "--viewers", "2") as server:
         first, second = follow(server), follow(server)
-        lines = first.iter_lines()  # kept: a reader that nobody has any more closes its connection
+        lines = first.iter_lines()  # kept, because a reader without references closes its connection
         assert next(lines) == b"retry: 2000"
         assert second.status_code == 200
         refused = follow(server)
@@ -69,14 +69,14 @@ def test_beyond_loopback_nobody_enters_without_the_printed_token(tmp_path: Path)
         token = address.partition("token=")[2].rstrip(".")
         assert len(token) >= 32
         visitor = requests.Session()
-        visitor.headers["Sec-Fetch-Site"] = "none"  # as a browser says of an address that was pasted
+        visitor.headers["Sec-Fetch-Site"] = "none"  # as browsers send for a pasted address
         assert visitor.get(f"{server.url}/runs/?token={token}", timeout=240).ok
         assert visitor.get(f"{server.url}/runs/", timeout=240).ok
 
 
 def test_on_loopback_the_printed_address_lets_in_and_does_so_after_a_restart(tmp_path: Path) -> None:
     visitor = requests.Session()
-    visitor.headers["Sec-Fetch-Site"] = "none"  # as a browser says of an address that was pasted
+    visitor.headers["Sec-Fetch-Site"] = "none"  # as browsers send for a pasted address
     printed = []
     for _ in range(2):
         with running_dashboard(tmp_path, "--host", "127.0.0.1") as server:
@@ -93,7 +93,7 @@ def test_on_loopback_the_printed_address_lets_in_and_does_so_after_a_restart(tmp
 
 
 def _cookie(visitor: requests.Session, server: DashboardServer) -> str:
-    """Return the visitor's cookie, as of this server's port, which is in its name."""
+    """Return the visitor's cookie of this server, whose port is in the cookie's name."""
     (cookie,) = visitor.cookies
     return f"fedping-dashboard-{server.url.rpartition(':')[2]}={cookie.value}"
 
@@ -134,7 +134,7 @@ def test_beside_ingest_it_is_another_process_that_may_die_and_ends_with_ingest(t
         return requests.post(url, json=ping_json(), timeout=240).status_code
 
     def processes() -> list[int]:
-        # Every process of ingest has the name of its command; the dashboard's are told by who listens on its port.
+        # Every process of ingest has the name of its command; the dashboard's listen on its port.
         return [pid for pid in descendants(server.process.pid) if _listens(pid, int(server.url.rpartition(":")[2]))]
 
     assert send() == 200
@@ -153,7 +153,7 @@ def test_beside_ingest_it_is_another_process_that_may_die_and_ends_with_ingest(t
 
 
 def _listens(pid: int, port: int) -> bool:
-    """Return whether a process holds a socket that listens on a port of this machine."""
+    """Return whether a process has a socket listening on a port."""
     with contextlib.suppress(OSError):
         links = {str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()}
         rows = [row.split() for row in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]

@@ -1,4 +1,4 @@
-"""Readers, analysts and operators: known by tokens or by a proxy, and what each may change."""
+"""Readers, analysts and operators: identified by tokens or a proxy, and their permitted changes."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def team_command(*arguments: str) -> tuple[int, str]:
 
 
 def ways_to_change(application: Flask) -> dict[str, str]:
-    """Return the address of every request that isn't only read, by its endpoint."""
+    """Return the address of every request that changes something, by endpoint."""
     filled = {"study": STUDY, "line": "main", "id": "20260102-030405-x", "number": 1}
     adapter = application.url_map.bind("localhost")
     return {
@@ -299,7 +299,7 @@ def test_people_whom_the_proxy_alone_knows_have_the_role_of_others_or_none(made:
 
 
 def test_a_page_under_a_strangers_name_cannot_pose_as_the_proxys_visitor(made: Flask, team: Path) -> None:
-    """DNS rebinding: the browser on the proxy's machine connects from the address that is believed."""
+    """By DNS rebinding, a browser on the proxy's machine connects from the trusted address."""
     team_command("proxy", "--header", "RemoteUser", "--from", "127.0.0.1", "--team", str(team))
     client = by_proxy(made, "otto", "127.0.0.1")
     assert client.get("/runs/", headers={"Host": "evil.example"}).status_code == 403
@@ -346,7 +346,7 @@ def test_two_who_change_the_team_at_once_both_do(team: Path) -> None:
 def test_a_real_server_believes_no_header_of_a_visitor_and_ends_the_pages_of_who_was_removed(
     folder: Path, tmp_path: Path
 ) -> None:
-    """Through a real server, whose two spellings of a header are one: that is why the header has no hyphen."""
+    """A real server treats two spellings of a header as one; therefore the header has no hyphen."""
     team = tmp_path / "team.json"
     token = add(team, "rita", "reader")
     add(team, "otto", "operator", "--by-proxy")
@@ -376,7 +376,7 @@ def test_a_real_server_believes_no_header_of_a_visitor_and_ends_the_pages_of_who
 
 
 def test_no_one_is_added_whom_no_proxy_can_name(team: Path) -> None:
-    """The server passes on no header with other than ASCII letters."""
+    """The server drops headers with non-ASCII letters."""
     code, said = team_command("add", "李", "--role", "reader", "--by-proxy", "--team", str(team))
     assert (code, "a proxy can't send the name '李'" in said) == (1, True)
     assert team_command("add", "李", "--role", "reader", "--team", str(team))[0] == 0

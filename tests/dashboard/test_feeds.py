@@ -1,4 +1,4 @@
-"""Following a feed: nothing missed, nothing twice, and never more viewers than there is room for."""
+"""Following a feed: every event arrives exactly once, and the limit of viewers holds."""
 
 import itertools
 import json
@@ -19,7 +19,7 @@ STREAM = {"Accept": "text/event-stream"}
 
 @dataclass(frozen=True)
 class Lines:
-    """A feed of the lines of a file; the position is how many of them a page has."""
+    """A feed of a file's lines; the position is the number of lines that a page has."""
 
     file: Path
 
@@ -32,7 +32,7 @@ class Lines:
 
 
 class Events:
-    """The events of a stream that is read as far as a test wants."""
+    """The events of a stream, read as far as a test needs."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks

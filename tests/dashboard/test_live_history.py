@@ -1,4 +1,4 @@
-"""What the Live page reads: each version once, and every page told of each version once."""
+"""The Live page's data: each version is read once, and sent once to every page."""
 
 import json
 from collections.abc import Callable
@@ -157,7 +157,7 @@ OWN = RProp()
 
 
 def own_link(displays: dict[str, Display]) -> Callable[..., Transformation[Arrays]]:
-    """Return a maker of a link that remembers a vector a weight, one of another length, and how many steps it took."""
+    """Return the maker of a link with state: a number for each weight, a vector of another length, and a step count."""
 
     def made(_: object, spec: ModelSpec) -> Transformation[Arrays]:
         def update(step: Vector, state: Arrays, _: Vector) -> tuple[Vector, Arrays]:

@@ -1,4 +1,4 @@
-"""An optimizer that is added as CONTRIBUTING says, in a copy of the program: rounds, recompute, and the Live page."""
+"""An optimizer added as CONTRIBUTING says, in a copy of the program: rounds, recompute, and the Live page."""
 
 import json
 import subprocess
@@ -70,7 +70,7 @@ print(msgspec.json.encode({
 
 
 def said_with(tmp_path: Path, shown: str) -> dict:
-    """Return what the program says of a line with the optimizer."""
+    """Return the program's output about a line with the optimizer."""
     copy = copied_program(tmp_path / "program", tests=True)
     settings = copy / "protocol" / "pipeline.py"
     settings.write_text(settings.read_text().replace("\n\nOptimizer: TypeAlias = ", SETTINGS))

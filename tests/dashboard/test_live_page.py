@@ -1,4 +1,4 @@
-"""The addresses of the Live page, over a store of its own."""
+"""The addresses of the Live page, over the tests' own store."""
 
 import csv
 import io
@@ -218,7 +218,7 @@ def test_rolling_back_to_the_newest_or_without_a_token_changes_nothing(client: F
 
 
 def held_by(store: ModelStore) -> Version:
-    """Hold the version after the head back, and return it."""
+    """Hold the version after the newest one, and return it."""
     version = after(store.head("study", "main"))
     lineage = msgspec.structs.replace(
         version.lineage, guard=GuardState(alarms=("the updates together are 1e+20 long",))

@@ -1,4 +1,4 @@
-"""What the Live page says of the present moment, read from the files of ingest and of the landing folder."""
+"""The Live page's current state, read from the files of ingest and of the landing folder."""
 
 import json
 import os
@@ -24,7 +24,7 @@ from tests.support.versions import small_study
 from tests.support.walks import walked_store
 
 LATER = 2**62
-"""A time at which every folder has settled."""
+"""A time at which all folders are old enough to count as unchanged."""
 
 NONE_LANDED = Landed(version=0, pings=0, files=0, newest_ms=None)
 

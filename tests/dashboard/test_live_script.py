@@ -1,4 +1,4 @@
-"""What the page's script makes of the rows, against the analysis, which reads the same versions."""
+"""The Live page's script and the analysis compute the same numbers from the same versions."""
 
 import json
 import subprocess
@@ -40,7 +40,7 @@ console.log(JSON.stringify({
 
 
 def taken(folder: Path, changes: list[Any]) -> dict[str, Any]:
-    """Return what the script knows after it was told the changes; ``told`` is how the line is after each of them."""
+    """Return the script's state after the changes; ``told`` has the line's state after each."""
     program = node()
     (folder / "line.mjs").write_text(SCRIPT.read_text())
     (folder / "taken.mjs").write_text(TAKEN)

@@ -1,4 +1,4 @@
-"""The Live page's list of who takes part: from landed pings alone, with ids shortened, and of no private line."""
+"""The Live page's list of participants: from landed pings alone, with shortened ids, and not for private lines."""
 
 import json
 from pathlib import Path

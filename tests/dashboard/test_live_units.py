@@ -1,4 +1,4 @@
-"""What a weight of a feature is worth, in words: written by hand, and with their numbers as clients compute them."""
+"""The meaning of features' weights in words: compared with hand-written texts, and with clients' numbers."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is told of a private study: canaries that are planted in its pings are in no answer, file or log afterwards."""
+"""Pages of a private study: canaries planted in its pings appear in no answer, file or log."""
 
 import logging
 import re
@@ -20,7 +20,7 @@ from tests.support.private import PATH, client_of, private_ping, private_study, 
 from tests.support.rounds import WHEN
 
 COUNTS = {"treatment": 41, "control": 29}
-"""Canaries: how many clients of each arm take part, and how many documents these send."""
+"""Canaries: the number of clients in each arm, which is also the number of documents."""
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def study() -> Study:
 
 @pytest.fixture
 def ingest(tmp_path: Path, study: Study, caplog: pytest.LogCaptureFixture) -> IngestApp:
-    """Ingest with the pings of one version, landed and not yet in a round."""
+    """Give an ingest with the pings of one version, landed and not yet in a round."""
     caplog.set_level(logging.DEBUG)
     app = ingest_app(tmp_path, others=(study,))
     for arm, clients in COUNTS.items():
@@ -43,7 +43,7 @@ def ingest(tmp_path: Path, study: Study, caplog: pytest.LogCaptureFixture) -> In
 
 
 def planted(study: Study) -> list[bytes]:
-    """Return what nobody may find: ids, as bytes and as text, and payloads."""
+    """Return the secret values: ids, as bytes and as text, and payloads."""
     ids = [client_of(study, arm, number) for arm, clients in COUNTS.items() for number in range(clients)]
     payload = vector(study, [1.0, -2.0, 0.0, 3.0], loss=0.37)
     return [payload, *(one.bytes for one in ids), *(form.encode() for one in ids for form in (str(one), one.hex))]
@@ -91,7 +91,7 @@ def test_no_page_metric_log_or_file_tells_what_was_planted(
             assert text, address
             assert not [each for each in planted(study) if each in text.encode()], address
             words = re.sub(r"<(style|script)\b.*?</\1>", "", text, flags=re.S) if text.startswith("<!") else text
-            # a digest and a token have all numbers by chance
+            # digests and tokens contain any number by chance
             words = re.sub('[0-9a-f]{64}|name="csrf-token" content="[^"]*"', "", words)
             assert not exact.search(words), (address, exact.search(words))
     said = caplog.text.encode()

@@ -1,4 +1,4 @@
-"""A question goes into an address and comes back as it was, and into the options of `fedping analyze`."""
+"""A question is encoded in an address and decoded unchanged, and becomes options of `fedping analyze`."""
 
 from urllib.parse import parse_qs
 
@@ -67,7 +67,7 @@ def test_other_questions_have_other_addresses_and_keys(one: Asked, other: Asked)
 
 @given(questions)
 def test_the_command_is_given_the_same_question(asked: Asked) -> None:
-    """Run the command's own parser on the options, up to where it asks the analysis."""
+    """Run the command's own parser on the options, up to the call of the analysis."""
     from fedping.commands.analyze import analyze, milliseconds
 
     values = analyze.make_context("analyze", ["three", *options_of(asked)]).params

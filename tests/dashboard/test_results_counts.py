@@ -1,4 +1,4 @@
-"""Counts are processes, one at a time, whose folders tell how they are; looks are counted from what is kept."""
+"""Counts are processes that run one at a time and store their state in folders; looks are read from stored counts."""
 
 import json
 import os
@@ -35,12 +35,12 @@ if said := go.read_text():
     sys.exit(f"fedping: {said}")
 print('{"arms": {}}')
 """
-"""Counts until a file is there, then fails with the sentence in it, if any."""
+"""Script in place of a count: it waits for a file, then fails with the sentence in it, if any."""
 
 
 @pytest.fixture
 def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Hold that no process is left."""
+    """Check that no process is left."""
     mark = new_mark()
     for name, value in mark.items():
         monkeypatch.setenv(name, value)
@@ -50,7 +50,7 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def study(tmp_path: Path) -> Study:
-    """A study in a store, with ten landed pings."""
+    """Give a study in a store, with ten landed pings."""
     study = small_study()
     open_store(tmp_path / "store", create=True).create_study(study, (version_0(study),))
     land(tmp_path, 10, stamp=1)
@@ -59,7 +59,7 @@ def study(tmp_path: Path) -> Study:
 
 @pytest.fixture
 def counts(tmp_path: Path, mark: None) -> Counts:
-    """Counts by a command that waits for a file named by its question's level."""
+    """Give counts whose command waits for a file named after its question's level."""
 
     def command(_: str, asked: Asked) -> list[str]:
         return [sys.executable, "-c", STAND_IN, str(tmp_path / f"go-{asked.alpha}")]
@@ -72,7 +72,7 @@ def land(folder: Path, pings: int, stamp: int) -> None:
 
 
 def finish(counts: Counts, count: Count, sentence: str = "") -> Count:
-    """Let a count end, start the next, and return how it is."""
+    """Let a count end, start the next, and return the ended count's state."""
     (counts.store.parent / f"go-{count.asked.alpha}").write_text(sentence)
     assert wait_until(lambda: counts.count("study", count.id).is_over)
     counts.start_waiting()
@@ -185,7 +185,7 @@ def test_the_feed_tells_each_state_once_and_goes_on_where_it_was(counts: Counts,
 
 @pytest.fixture
 def two_arms(tmp_path: Path, study: Study) -> None:
-    """Land pings of the other arm, too."""
+    """Land pings of the other arm too."""
     table = landed_table(10, 5, arms=("control",))
     write_landed(partition(tmp_path / "landing", "study", "main", 0), table, 5)
 

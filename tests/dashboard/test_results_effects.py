@@ -1,4 +1,4 @@
-"""The effects that the Results page shows: one statistic a row, with words that follow from it, few rows first."""
+"""The effects on the Results page: one statistic in each row, with words derived from it, and few rows at first."""
 
 import json
 from typing import Any
@@ -23,7 +23,7 @@ ARMS = 40
 
 @pytest.fixture(scope="module")
 def many() -> dict[str, Any]:
-    """The document of forty arms against the control, of which v-20 and v-39 type less and more."""
+    """Return the document that compares forty arms with the control; v-20 types less and v-39 more."""
     return document_of(verdict_against_control(many_arms(ARMS)))
 
 

@@ -1,4 +1,4 @@
-"""How many pings have landed since a count is told by the files, wherever and however they came."""
+"""The number of pings landed since a count is computed from the files, regardless of their origin."""
 
 import os
 from pathlib import Path

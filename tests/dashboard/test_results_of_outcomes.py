@@ -1,4 +1,4 @@
-"""The Results page and its tables show the lifts of outcomes, with what was capped, left out or adjusted."""
+"""The Results page and its tables show the lifts of outcomes, with caps, left-out clients and adjustments."""
 
 import csv
 import html
@@ -71,7 +71,7 @@ def verdict_of(study: Study, asked: Asked = ASKED_FOR) -> Verdict:
 
 @pytest.fixture
 def client(tmp_path: Path) -> FlaskClient:
-    """A visitor of the dashboard over a store with a shop and one count of it."""
+    """Give a client of the dashboard over a store with a shop and one count."""
     study = shop_study()
     open_store(tmp_path / "store", create=True).create_study(study, (version_0(study),))
     folder = tmp_path / "runs" / "results" / SHOP / f"{1:013d}-{key_of(ASKED_FOR)}"

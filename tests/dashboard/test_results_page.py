@@ -1,4 +1,4 @@
-"""The Results page says what the document says, in the order in which it has to be read."""
+"""The Results page shows the document's content, in the right reading order."""
 
 import csv
 import html
@@ -54,7 +54,7 @@ def verdict_of(asked: Asked, study: Study, *, skewed: bool = False) -> Verdict:
 
 @pytest.fixture
 def study(tmp_path: Path) -> Study:
-    """A study in a store, with ten landed pings."""
+    """Give a study in a store, with ten landed pings."""
     study = small_study()
     open_store(tmp_path / "store", create=True).create_study(study, (version_0(study),))
     write_landed(partition(tmp_path / "landing", "study", "main", 0), landed_table(10, 1), 1)
@@ -63,13 +63,13 @@ def study(tmp_path: Path) -> Study:
 
 @pytest.fixture
 def client(tmp_path: Path, study: Study) -> FlaskClient:
-    """A visitor of the dashboard over that store."""
+    """Give a client of the dashboard over that store."""
     return dashboard_client(tmp_path)
 
 
 @pytest.fixture
 def keep(tmp_path: Path, study: Study) -> Keep:
-    """Keep a count as a process would have left it; returns its name."""
+    """Give a function that stores a count like a finished process, and returns its name."""
 
     def keep(asked: Asked, at: int = 1, code: int = 0, said: str = "", **how: bool) -> str:
         folder = tmp_path / "runs" / "results" / "study" / f"{at:013d}-{key_of(asked)}"
@@ -100,7 +100,7 @@ def page(client: FlaskClient, query: str = "", status: int = 200) -> str:
 
 
 def words(text: str) -> str:
-    """Return what a person reads of a page."""
+    """Return the visible text of a page."""
     body = re.sub(r"<script.*?</script>|<[^>]+>", " ", text[text.index("<main") :], flags=re.S)
     return " ".join(html.unescape(body).split())
 

@@ -1,4 +1,4 @@
-"""Runs are processes that outlive whoever started them; their folders tell how they are."""
+"""Runs are processes that outlive the process that started them; their folders store their state."""
 
 import json
 import os
@@ -29,7 +29,7 @@ WRONG = QUICK.replace(b"users = 20", b"users = 0")
 
 @pytest.fixture
 def mark(monkeypatch):
-    """Mark every process that a test starts, and hold that none is left."""
+    """Mark every process that a test starts, and check that none is left."""
     mark = new_mark()
     for name, value in mark.items():
         monkeypatch.setenv(name, value)
@@ -48,7 +48,7 @@ def pid_of(book: RunBook, id: str) -> int:
 
 
 def test_a_run_outlives_the_server_that_started_it(tmp_path, mark):
-    """A real dashboard is killed while a run goes on; the next one finds it running, and then finished."""
+    """A real dashboard is killed during a run; the next one finds the run running, and then finished."""
     port = free_port()
     command = [
         sys.executable,
@@ -117,7 +117,7 @@ def test_a_stopped_run_leaves_no_process_and_goes_on(tmp_path, mark):
 
 
 def test_what_does_not_heed_is_killed_after_a_while(tmp_path, mark):
-    """Here a command that ignores the interrupt, and a child of it in a process group of its own."""
+    """The command ignores the interrupt, and has a child in a separate process group."""
     from fedping.experiments.run_process import STOP, is_alive, start
 
     deaf = "import signal, subprocess, sys, time; signal.signal(2, signal.SIG_IGN); "
@@ -168,7 +168,7 @@ def test_runs_wait_for_their_turn_and_follow_without_anybody(tmp_path, mark):
     assert [run.state for run in book.runs()] == ["waiting", "waiting", "running"]
     book.stop(second.id)
     assert book.run(second.id).state == "stopped"
-    # From here on nobody looks at the list: the one that ends starts the next.
+    # From here on the list isn't read: the run that ends starts the next.
     assert is_in(book, third.id, "failed")
     assert book.run(first.id).ended <= book.run(third.id).started
     assert book.run(second.id).started is None

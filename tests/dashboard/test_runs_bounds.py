@@ -1,4 +1,4 @@
-"""What a description that is sent to the dashboard may name, and addresses that name nothing."""
+"""Paths and extensions that a description sent to the dashboard may name, and addresses that don't exist."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def said_of(text: str, *data: Path) -> str:
 
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[Path, Path]:
-    """Return a folder that descriptions may read, with links out of it, and one that they may not."""
+    """Return a folder that descriptions may read, with links to the outside, and a folder that they may not read."""
     allowed, secret = tmp_path / "allowed", tmp_path / "secret"
     for folder in (allowed, secret, tmp_path / "allowed-too"):
         folder.mkdir()
@@ -128,7 +128,7 @@ def _as_variant(model: str, settings: str) -> str:
 
 @pytest.fixture
 def ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the operator have loaded a module as an extension."""
+    """Load a module as an extension of the operator."""
     (tmp_path / "mine_of_the_tests.py").write_text(
         "from os import abort\n\ndef loss(weights, x, y):\n    return ((x @ weights - y) ** 2).mean()\n"
     )

@@ -1,4 +1,4 @@
-"""The form has a field for every setting, and says what it was filled with."""
+"""The form has a field for every setting, and shows the entered values."""
 
 import string
 import tomllib
@@ -43,7 +43,7 @@ def choice(path: str) -> Choice:
 
 
 def settings_of(kind: Any, path: str = "") -> set[str]:
-    """Return the dotted names of all settings below a type, whatever has to be chosen for them."""
+    """Return the dotted names of all settings below a type, for all choices."""
     found: set[str] = set()
     info = kind if isinstance(kind, msgspec.inspect.Type) else msgspec.inspect.type_info(kind)
     inside = info.types if isinstance(info, msgspec.inspect.UnionType) else (info,)
@@ -57,8 +57,8 @@ def settings_of(kind: Any, path: str = "") -> set[str]:
 
 def test_every_setting_of_the_file_has_a_field():
     wanted = (settings_of(Head) | settings_of(Setup) | settings_of(OfSpec, "model")) - {"variants", "model"}
-    wanted -= {"data.code"}  # which is worked out
-    wanted = {path for path in wanted if path.partition(".")[0] != "spec"}  # of which [model] is the short form
+    wanted -= {"data.code"}  # computed, not entered
+    wanted = {path for path in wanted if path.partition(".")[0] != "spec"}  # [model] is its short form
     wanted |= {f"model.{ask.name}" for model in models() for ask in model.settings}
     paths = {field.path for field in fields_of(laboratory_nodes())}
     paths |= {f"{each.path}.{each.tag}" for each in choices_of(laboratory_nodes()) if each.tag}
@@ -70,7 +70,7 @@ def test_every_setting_of_the_file_has_a_field():
 
 
 def test_whatever_is_registered_can_be_chosen_and_is_explained():
-    """So that a new optimizer, model, partition or data set appears by itself."""
+    """A new optimizer, model, partition or data set appears automatically."""
     for path, kinds in (
         ("server.optimizer", Optimizer),
         ("server.aggregate", Combination),
@@ -100,7 +100,7 @@ def test_a_network_of_an_extension_is_offered_with_what_it_does_not_get_from_the
     monkeypatch.setattr(extensions, "_registered", dict(extensions._registered))
 
     def wide(*, features: int, classes: int, width: int = 7):
-        """A hidden layer."""
+        """A network's hidden layer."""
 
     extensions.register("model", "wide", wide)
     laboratory_form.cache_clear()

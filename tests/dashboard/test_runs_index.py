@@ -1,4 +1,4 @@
-"""Many runs: pages of rows over HTTP, groups by seed, filters in the address, and an index that the files overrule."""
+"""Many runs: pages of rows over HTTP, groups by seed, filters in the address, and an index that follows the files."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ def test_a_damaged_index_is_made_anew(runs: Path, damage: str) -> None:
         begin = 100 if damage == "noise inside" else 0
         noise = b"" if damage == "empty" else os.urandom(len(data) - begin)
         file.write_bytes(data[:begin] + noise)
-    for index in (before, RunIndex(runs)):  # one that had it open, and one that opens it
+    for index in (before, RunIndex(runs)):  # an index that was open, and a newly opened one
         for _ in range(3):
             index.fresh(ids_of(FEW))
             index.look(FOREVER)

@@ -1,4 +1,4 @@
-"""A simulated study among the runs: its own page, its Live and Results pages in their place, the form for it."""
+"""A simulated study among the runs: its own page, its Live and Results pages, and its form."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HTML, JSON = {"Accept": "text/html", "Sec-Fetch-Site": "none"}, {"Accept": "appl
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a dashboard's folder with a study that a run has finished."""
+    """Return a dashboard's folder with a study whose run has finished."""
     folder = tmp_path_factory.mktemp("dashboard")
     file = experiment_file(folder / "files", min_clients=2, clients=300, iterations=3, ticks=1)
     run = noted(folder / "runs", RUN, "the study of a run", file.read_text())

@@ -1,4 +1,4 @@
-"""The Experiments page without a script: described, started, stopped, gone on with and deleted by plain forms."""
+"""The Experiments page without scripts: runs are described, started, stopped, resumed and deleted by plain forms."""
 
 import os
 import re
@@ -18,7 +18,7 @@ HTML = {"Accept": "text/html"}
 
 @pytest.fixture
 def client(tmp_path):
-    """Return a visitor of a dashboard that lets every run wait, so that nothing is started."""
+    """Return a client of a dashboard in which every run waits, so that none is started."""
     return dashboard_client(tmp_path, runs_at_once=0)
 
 
@@ -28,7 +28,7 @@ def book(tmp_path):
 
 
 class Inputs(HTMLParser):
-    """What a browser would send of the form ``description`` of a page, without a script."""
+    """The values that a browser without scripts would send of a page's form ``description``."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ def test_what_is_wrong_is_told_beside_its_field_and_nothing_is_lost(client, book
 
 
 def errors_of(page: str) -> str:
-    """Return the summary of what is wrong, which has to be the first thing on the page, and to have the focus."""
+    """Return the summary of errors, which must be first on the page and have the focus."""
     summary = re.search(r'<section class="alarm errors" id="errors"[^>]*>.*?</section>', page, re.DOTALL)
     assert 'tabindex="-1"' in summary[0]
     assert page.index(summary[0]) < page.index("<form")

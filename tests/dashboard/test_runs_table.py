@@ -1,4 +1,4 @@
-"""The list of runs as a table: whoever began them, what they came to, sorted and searched; tags; a sweep as a grid."""
+"""The list of runs as a table: all runs with their results, sorted and searched; tags; a sweep as a grid."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def client(folder: Path) -> FlaskClient:
 
 
 def listed(client: FlaskClient, query: str = "") -> list[str]:
-    """Return the ids of the rows of the table, in their order."""
+    """Return the ids of the table's rows, in order."""
     page = client.get(f"/runs/{query}", headers=HTML).get_data(as_text=True)
     return re.findall(r'<tr id="run-([^"]+)"', page)
 

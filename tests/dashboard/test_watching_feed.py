@@ -1,4 +1,4 @@
-"""What a page of a run is told: every point once, whatever is read when, and however often the server is started."""
+"""The feed of a run's page: every point arrives once, for any read pattern and any number of server restarts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def feed(runs: Path, of: Measured = LOSS) -> RunFeed:
 
 
 class Page:
-    """A page that follows a feed, by the rules that its script has."""
+    """A page that follows a feed by its script's rules."""
 
     def __init__(self, runs: Path, of: Measured = LOSS) -> None:
         self.runs, self.of = runs, of
@@ -41,7 +41,7 @@ class Page:
         self.last: dict[str, Any] = {}
 
     def look(self) -> bool:
-        """Ask what is new, of a server that remembers nothing; return whether anything is."""
+        """Ask a stateless server for news; return whether there are any."""
         change = RunFeed(self.runs, ID, self.of).since(self.position)
         if change is None:
             return False

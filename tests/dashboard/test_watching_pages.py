@@ -1,4 +1,4 @@
-"""The page of a run and the page that compares: what they show, what they let one take along, what they refuse."""
+"""The page of a run and the comparison page: their contents, downloads and rejections."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ JSON = {"Accept": "application/json"}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two finished runs, one that goes on, one that failed, a study, and one of the command line."""
+    """Give a folder with two finished runs, a running one, a failed one, a study, and one of the command line."""
     folder = tmp_path_factory.mktemp("dashboard")
     runs = folder / "runs"
     finished_run(runs, A, "five <b>rounds</b>", "rounds=5")
@@ -54,7 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def finished(folder: Path, tmp_path: Path) -> Path:
-    """A finished run to be spoiled."""
+    """Give a finished run for tests to damage."""
     shutil.copytree(folder / "runs" / A, tmp_path / "runs" / A)
     return tmp_path
 
@@ -262,7 +262,7 @@ def test_a_damaged_run_is_named_and_the_others_are_listed(finished: Path, file: 
 
 
 def spoiled(file: Path, at: float) -> None:
-    """Write nonsense into a file, after a part of it."""
+    """Write nonsense into a file, from a fraction of its length on."""
     data = file.read_bytes()
     begin = int(at * len(data))
     file.write_bytes(data[:begin] + b"\xff" * 300 + data[begin + 300 :])

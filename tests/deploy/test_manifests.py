@@ -1,4 +1,4 @@
-"""deploy/kubernetes: what a cluster is told fits together, and fits what fedping does."""
+"""deploy/kubernetes: the manifests are consistent with each other and with fedping."""
 
 import importlib.util
 import re
@@ -68,12 +68,12 @@ def the_pods(found: dict[Key, Object], name: str) -> Pods:
 
 
 def in_a_bucket(container: Object) -> bool:
-    """Return whether a container is told by the component `bucket` where store and landed pings are."""
+    """Return whether a container gets its store and landing folder from the component `bucket`."""
     return {"configMapRef": {"name": "fedping-bucket"}} in container.get("envFrom", ())
 
 
 def words_of(container: Object) -> list[str]:
-    """Return the words of the fedping command of a container; none if it runs something else."""
+    """Return the words of a container's fedping command; empty if it runs another program."""
     if "command" not in container:
         assert container["image"].startswith("fedping-")
         return list(container["args"])
@@ -101,7 +101,7 @@ def test_images_are_those_that_the_dockerfile_makes(each: tuple[str, Pods]) -> N
 
 @pytest.mark.parametrize("each", ALL_PODS, ids=named)
 def test_pods_are_confined(each: tuple[str, Pods]) -> None:
-    """To the profile `restricted` of Kubernetes' own standards for pods, and to files that cannot be changed."""
+    """Pods follow the profile `restricted` of Kubernetes' pod standards, with read-only files."""
     spec = each[1].spec
     assert spec["securityContext"]["runAsNonRoot"] is True
     assert spec["securityContext"]["runAsUser"] > 0
@@ -135,7 +135,7 @@ def test_every_mount_has_its_volume_and_every_volume_its_source(each: tuple[str,
 
 @pytest.mark.parametrize("each", OURS, ids=named)
 def test_what_a_command_writes_is_on_a_volume(each: tuple[str, Pods]) -> None:
-    """Its files cannot be written elsewhere, and would be gone with the pod."""
+    """Other files are read-only, and would be lost with the pod."""
     for container in each[1].containers():
         writable = [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
         words = words_of(container)
@@ -152,7 +152,7 @@ def test_what_a_command_writes_is_on_a_volume(each: tuple[str, Pods]) -> None:
 
 
 def test_store_and_landing_folder_are_shared_and_have_one_path_everywhere() -> None:
-    """The note of the newest version that a round leaves is by the store's path."""
+    """A round records the newest version under the store's path."""
     paths: dict[str, set[str]] = {}
     for each in pods(LEADER):
         claims = {
@@ -169,7 +169,7 @@ def test_store_and_landing_folder_are_shared_and_have_one_path_everywhere() -> N
         assert LEADER["PersistentVolumeClaim", name]["spec"]["accessModes"] == ["ReadWriteMany"]
 
 
-# --- what belongs together ---
+# --- consistency ---
 
 
 @in_sets()
@@ -213,7 +213,7 @@ def test_no_object_is_of_a_namespace_or_has_a_secret_in_it(found: dict[Key, Obje
     "each", [each for each in ALL_PODS if each[1].kind in ("StatefulSet", "Deployment")], ids=named
 )
 def test_probes_ask_the_shallow_heartbeat(each: tuple[str, Pods]) -> None:
-    """The deep one fails for what no restart mends."""
+    """The deep heartbeat also fails for problems that a restart doesn't solve."""
     (container,) = each[1].spec["containers"]
     probes = [container[name] for name in container if name.endswith("Probe")]
     assert {"readinessProbe", "livenessProbe"} <= container.keys()
@@ -273,7 +273,7 @@ def test_ingest_has_the_time_to_stop_in_order() -> None:
     ingest = the_pods(LEADER, "fedping-ingest")
     (container,) = ingest.spec["containers"]
     before = float(container["lifecycle"]["preStop"]["exec"]["command"][1])
-    # Its server and the listeners, each as long as it may take; then the compactor, which has what is left.
+    # First the server and the listeners, each for its maximum time; then the compactor has the rest.
     stopping = before + 2 * (supervisor.KILL_AFTER + 5)
     assert ingest.spec["terminationGracePeriodSeconds"] >= stopping + 60
 
@@ -299,7 +299,7 @@ def test_an_ingest_at_a_time_may_be_taken_away() -> None:
 
 
 def round_job() -> tuple[Object, Object, list[str]]:
-    """Return the CronJob's spec, its job's, and the command."""
+    """Return the CronJob's spec, its job's spec, and the command."""
     cron = LEADER["CronJob", "fedping-round"]["spec"]
     job = cron["jobTemplate"]["spec"]
     (container,) = job["template"]["spec"]["containers"]
@@ -326,14 +326,14 @@ def test_all_attempts_of_a_round_end_before_the_next() -> None:
 
 
 def test_a_round_uses_the_cores_that_it_asks_for() -> None:
-    """Spark takes those of the node if it is not told, and starts a Python for each."""
+    """By default, Spark uses all of the node's cores, and starts a Python for each."""
     _, job, words = round_job()
     (container,) = job["template"]["spec"]["containers"]
     assert value_of(words, "--master") == f"local[{container['resources']['requests']['cpu']}]"
 
 
 def test_only_what_may_be_otherwise_in_a_minute_is_tried_again() -> None:
-    """By the table of exit codes in docs/reference.md."""
+    """According to the table of exit codes in docs/reference.md."""
     _, job, _ = round_job()
     table = (ROOT / "docs" / "reference.md").read_text().partition("## Exit codes")[2]
     codes = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
@@ -403,7 +403,7 @@ def test_in_a_bucket_ingest_has_the_time_for_its_last_attempts() -> None:
 
 
 def test_the_privacy_key_reaches_rounds_as_a_file_that_they_take(tmp_path: Path) -> None:
-    """The group can read what is mounted of a Secret; the step before the round gives a copy to its user alone."""
+    """The group can read a mounted Secret; the init container makes a copy that only its user can read."""
     spec = the_pods(PRIVATE, "fedping-round").spec
     (before,), (container,) = spec["initContainers"], spec["containers"]
     *words, source, target = before["command"]
@@ -456,7 +456,7 @@ def test_there_is_one_helper_and_its_keys_stay_its_own() -> None:
 
 
 def test_the_helper_has_memory_for_the_largest_request() -> None:
-    """About five times as much, as `fedping helper serve --help` says."""
+    """The helper needs about five times the request's size, as `fedping helper serve --help` says."""
     (container,) = the_pods(HELPER, "fedping-helper").spec["containers"]
     most = int(value_of(container["args"], "--max-request-mib") or 0)
     assert mebibytes(container["resources"]["limits"]["memory"]) >= 5 * most + 256
@@ -464,7 +464,7 @@ def test_the_helper_has_memory_for_the_largest_request() -> None:
 
 
 def test_the_helper_makes_its_identity_once(tmp_path: Path) -> None:
-    """The step that comes first is run twice, by a shell, with what stands for fedping."""
+    """The init container's script runs twice in a shell, with a stand-in for fedping."""
     (step,) = the_pods(HELPER, "fedping-helper").spec["initContainers"]
     shell, option, script = step["command"]
     folder = tmp_path / "helper"
@@ -477,11 +477,11 @@ def test_the_helper_makes_its_identity_once(tmp_path: Path) -> None:
     assert (folder / "helper.key").read_text() == "made\n"
 
 
-# --- by others' eyes ---
+# --- validation by other programs ---
 
 
 def rendered(folder: Path) -> str:
-    """Return what kubectl makes of a kustomization; skip the test where there is no kubectl. It asks no cluster."""
+    """Return the output of kubectl for a kustomization, without a cluster; skip the test if kubectl is missing."""
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("kubectl is not installed")
@@ -493,13 +493,13 @@ def rendered(folder: Path) -> str:
 
 
 def told() -> list[Object]:
-    """Return the kustomizations of docs/containers.md: the whole one, and what a bucket adds to it."""
+    """Return the kustomizations of docs/containers.md: the complete one, and a bucket's additions."""
     page = (ROOT / "docs" / "containers.md").read_text()
     return [yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)]
 
 
 def overlay(folder: Path, told: Object) -> Path:
-    """Write a kustomization into a folder beside a copy of the manifests."""
+    """Write a kustomization into a folder next to a copy of the manifests."""
     shutil.copytree(ROOT / "deploy", folder / "fedping" / "deploy")
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(told))
     (folder / "my_study.toml").write_text('name = "my-study"\n')
@@ -507,7 +507,7 @@ def overlay(folder: Path, told: Object) -> Path:
 
 
 def with_a_bucket() -> Object:
-    """Return the whole kustomization with that which a bucket adds."""
+    """Return the complete kustomization with a bucket's additions."""
     whole, added = told()
     return whole | {name: [*whole[name], *more] for name, more in added.items()}
 

@@ -1,4 +1,4 @@
-"""Spark on Kubernetes: the pods that it makes of deploy/kubernetes/spark, and rounds in them, by a stand-in."""
+"""Spark on Kubernetes: its pods from deploy/kubernetes/spark, and rounds in them, in a stand-in for a cluster."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ SMALL = QUICK_EXECUTORS | {
 
 @contextmanager
 def nodes(folder: Path, runs: bool) -> Iterator[Cluster]:
-    """A cluster whose images are this machine."""
+    """Give a cluster whose containers run on this machine."""
     programs = Path(sys.executable).parent
     made = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": os.environ["HOME"], "PYTHONPATH": str(ROOT)}
     with kubernetes(folder, made | {"SPARK_LOCAL_IP": "127.0.0.1"}, runs) as cluster:
@@ -41,7 +41,7 @@ def nodes(folder: Path, runs: bool) -> Iterator[Cluster]:
 
 
 def submitted(cluster: Cluster, mode: str, **more: str) -> tuple[str, ...]:
-    """Return what docs/cluster.md has for submissions from outside, of a small round."""
+    """Return the command of docs/cluster.md for a submission from outside, with a small round."""
     conf = {
         "spark.kubernetes.namespace": "my-study",
         "spark.kubernetes.driver.podTemplateFile": str(FOLDER / "driver.yaml"),
@@ -55,7 +55,7 @@ def submitted(cluster: Cluster, mode: str, **more: str) -> tuple[str, ...]:
 
 
 def api(cluster: Cluster) -> dict[str, str]:
-    """Where a driver in a pod finds the API; by a name of every cluster, else."""
+    """Return the option with which a driver in a pod finds this API, instead of by the name that every cluster has."""
     return {"spark.kubernetes.driver.master": cluster.url}
 
 
@@ -160,7 +160,7 @@ def test_the_drivers_pod_is_as_the_template_has_it_and_runs_the_command(tmp_path
 
 
 def allowed() -> set[tuple[str, str, str]]:
-    """Return what drivers may do: API group, resource, verb."""
+    """Return the drivers' permissions: API group, resource, verb."""
     rules = PODS["Role", "fedping-spark"]["rules"]
     return {(g, r, v) for rule in rules for g in rule["apiGroups"] for r in rule["resources"] for v in rule["verbs"]}
 

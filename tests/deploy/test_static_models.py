@@ -1,4 +1,4 @@
-"""deploy/kubernetes/models.conf in a real nginx over a real store: what ingest would answer, and no more."""
+"""deploy/kubernetes/models.conf in a real nginx over a real store: answers like ingest, and nothing more."""
 
 import contextlib
 import http.client
@@ -30,14 +30,14 @@ def ingest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IngestServer]:
     folder = tmp_path_factory.mktemp("served")
     store = make_store(folder / "store")
     store.publish(after(store.head(STUDY, "main")))
-    # As pods have it: ingest reads the store, and does not write it.
+    # As in pods, ingest reads the store and doesn't write it.
     with running_ingest(folder / "store", folder / "landing", "--workers", "1") as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def static(ingest: IngestServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Yield the port of nginx with the file, of which addresses and paths alone are replaced."""
+    """Yield the port of nginx with the file, in which only addresses and paths are replaced."""
     folder, port = tmp_path_factory.mktemp("nginx"), free_port()
     text = (ROOT / "deploy" / "kubernetes" / "models.conf").read_text()
     for old, new in {
@@ -116,7 +116,7 @@ def test_a_path_that_leads_out_of_the_store_is_refused(static: int) -> None:
 
 
 def test_where_ingest_is_away_models_are_still_there(static: int, ingest: IngestServer) -> None:
-    """What a study declares is not; a client is told to ask again."""
+    """The study's document is unavailable; the answer tells a client to retry."""
     ingest.stop()
     try:
         assert ask(static, f"/models/{STUDY}/main/latest.json")[0] == 200

@@ -1,4 +1,4 @@
-"""AOL4FOLTR: files of its format become a table that the laboratory learns from."""
+"""AOL4FOLTR: files in its format become a table for the laboratory."""
 
 import gzip
 from pathlib import Path
@@ -18,7 +18,7 @@ USERS = {0: "17", 1: "17", 2: "98", 3: "17", 4: "4"}
 
 
 def values(qid: int, place: int) -> list[float]:
-    """Return raw features: the first rises by place, the second is the query's, the others are odd numbers."""
+    """Return raw features: the first rises with the place, the second is the query's, the others are irregular."""
     rest = [float((place * number + qid) % 7) for number in range(3, FEATURES + 1)]
     return [10.0 * place + qid, float(qid), *rest]
 

@@ -1,4 +1,4 @@
-"""What a trained attacker reads out of one server's share of a client: nothing, with proofs or without."""
+"""A trained attacker learns nothing from one server's share of a client, with or without proofs."""
 
 import hashlib
 import tomllib
@@ -19,11 +19,11 @@ STUDY = Path(__file__).parents[2] / "experiments/private_study.toml"
 ATTRIBUTE = "visited in the last 4 days"
 CLIENTS = 48_000
 WANTED = (*(4, 14, 31, 90, 100, 70, 50, 30, 10), *(0, 0, 120, 200, 140, 0, 0, 0, 25, 0, 140, 200, 0))
-"""What users want in the simulated study of 2018: otherwise than the start weights, so that updates tell something."""
+"""Weights of the simulated users' preferences; unlike the start weights, so that updates are informative."""
 
 
 def views(study: Study, those: Searched, name: bytes) -> dict[str, NDArray[np.float64]]:
-    """Return what each server has of those clients whose update tells anything, and what both have together."""
+    """Return each server's data of the clients with informative updates, and both servers' data together."""
     line, seen = study.lines[0], those.seen
     assert line.privacy is not None
     frame = frame_of(line.privacy, line.spec)
@@ -49,7 +49,7 @@ def views(study: Study, those: Searched, name: bytes) -> dict[str, NDArray[np.fl
 
 @pytest.mark.long
 def test_an_attacker_guesses_by_chance_from_either_share_and_well_from_both() -> None:
-    """Of 13,000 victims the AUC's standard error is 0.005, so chance alone passes 0.02 once in 15,000 guesses."""
+    """With 13,000 victims the AUC's standard error is 0.005, so by chance it passes 0.02 once in 15,000 guesses."""
     study = msgspec.convert(tomllib.loads(STUDY.read_text()), Study)
     users = PopulationSettings(searches=(1, 1), true_weights=WANTED)
     own, victims = (searched(study.lines[0].spec, users, CLIENTS, seed) for seed in (11, 12))

@@ -1,4 +1,4 @@
-"""The examples of "Attack it" in the researchers' guide show what the guide says of them."""
+"""The examples of "Attack it" in the researchers' guide have the results that the guide states."""
 
 import re
 from pathlib import Path
@@ -70,7 +70,7 @@ def test_the_shipped_attacks_on_the_demos_model_go_as_the_guide_says(tmp_path: P
 
 @pytest.mark.long
 def test_five_percent_of_hostile_clients_cost_the_demo_at_most_five_percent_in_15_and_40_rounds() -> None:
-    """With the bounds of a new study, over five seeds; docs/robustness.md has all attacks and all shipped studies."""
+    """Tested with a new study's bounds and five seeds; docs/robustness.md has all attacks and all shipped studies."""
     attacks = ["nobody", "others' mean turned around, × 10⁹", "two weights dragged to 0, × 10⁹", "10⁹ in every weight"]
     losses: dict[str, list[dict[int, float]]] = {attack: [] for attack in attacks}
     for seed in range(1, 6):

@@ -1,4 +1,4 @@
-"""Aggregations inside compiled rounds: against those of the NumPy engine, on the same updates and over rounds."""
+"""Aggregations inside compiled rounds, compared with the NumPy engine's, on the same updates and over rounds."""
 
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ RULES: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("name", RULES)
 def test_rules_agree_on_the_same_updates(name: str) -> None:
-    """Also with rows of nobody, which have no votes, with ties, and with other votes than one each."""
+    """Tested with padding rows, which have no votes, with ties, and with unequal votes."""
     settings, reference = RULES[name]
     rule = jax.jit(aggregating.rule_of(settings))
     for seed in range(24):
@@ -56,7 +56,7 @@ def test_rules_agree_on_the_same_updates(name: str) -> None:
 
 
 def test_a_median_is_one_of_the_numbers_to_the_bit() -> None:
-    """Of any size and sign."""
+    """Tested for numbers of any size and sign."""
     values = np.array([-3e38, -1e-37, 0.0, 1e-37, 1.5, 3e38, -2.0], np.float32)[:, None]
     with jax.enable_x64(True):
         found = aggregating.median_of(jax.numpy.asarray(values), jax.numpy.ones(7))

@@ -1,4 +1,4 @@
-"""Extensions in compiled rounds: those written with JAX run inside; those with NumPy run between, or are refused."""
+"""Extensions in compiled rounds: JAX extensions run inside; NumPy extensions run between calls, or are rejected."""
 
 import importlib
 import sys
@@ -197,7 +197,7 @@ def remembered():
 
 @pytest.fixture(autouse=True)
 def extensions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Register the extensions, for this test alone."""
+    """Register the extensions for this test alone."""
     registry_of_its_own(monkeypatch)
     (tmp_path / "extensions_in_compiled_rounds.py").write_text(EXTENSIONS)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -213,7 +213,7 @@ def by(name: str, **settings: Any) -> dict[str, Any]:
 
 
 def test_an_algorithm_in_jax_runs_inside_and_by_numpy(tmp_path: Path) -> None:
-    """It is SCAFFOLD, so that it also agrees with ours."""
+    """The algorithm is SCAFFOLD, so it must also agree with fedping's own."""
     training = {"algorithm": "own-scaffold", "participation": 5 / 12, **STEPS}
     weights, _ = run(tmp_path / "own", "numpy", training=training)
     compiled, _ = run(tmp_path / "own", "jax", training=training)
@@ -304,7 +304,7 @@ def test_an_aggregation_that_returns_no_number_is_named(engine: str, tmp_path: P
 
 @pytest.mark.parametrize("name", ["middle-numpy", "drawn", "remembered"])
 def test_an_aggregation_that_jax_cannot_compile_runs_between(name: str) -> None:
-    """One that draws, or keeps something, does so too."""
+    """An aggregation with random draws or state also runs between calls."""
     assert between(setup(engine="jax", **by(name))) == ("'aggregate' in [server]",)
 
 

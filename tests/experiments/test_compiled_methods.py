@@ -1,4 +1,4 @@
-"""Methods in compiled rounds, such as control variates and blocks of the client's own, as the NumPy engine has them."""
+"""Methods in compiled rounds, such as control variates and private blocks, agree with the NumPy engine."""
 
 from pathlib import Path
 from typing import Any
@@ -107,7 +107,7 @@ SCAFFOLD: dict[str, Any] = {"training": {"algorithm": "scaffold", "participation
 
 
 def test_a_table_with_too_few_rows_goes_to_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Six rows for twelve clients, of which five train in a round: calls are cut, and the bits stay."""
+    """With six rows for twelve clients, five of which train in a round, calls are split, and the bits stay the same."""
     whole, _ = run(tmp_path / "whole", "jax", **SCAFFOLD)
     monkeypatch.setattr(slots, "MOST_ON_DEVICE", 6 * 31 * 8)
     unit = Unit("jax", None, setup(engine="jax", **SCAFFOLD), 3, None)
@@ -131,7 +131,7 @@ def drawn_of(rounds: CompiledRounds) -> list[Any]:
 
 @pytest.mark.parametrize("finished", [4, 6])
 def test_what_clients_keep_resumes(finished: int, tmp_path: Path) -> None:
-    """A checkpoint between calls or within one has what clients kept before the call, which is computed again."""
+    """A checkpoint between or within calls has the clients' state before the call, which is computed again."""
     asked = setup(engine="jax", **SCAFFOLD)
     problem = prepare(asked, 3, None)
     whole = CompiledRounds(asked, problem)

@@ -1,4 +1,4 @@
-"""The data set of docs/extending.md, with gaps, natural keys and test examples of its own, runs as it stands there."""
+"""The data set of docs/extending.md, with gaps, natural keys and its own test examples, runs as written there."""
 
 import importlib
 import inspect

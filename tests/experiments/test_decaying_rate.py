@@ -1,4 +1,4 @@
-"""Rates that fall on the clients, and the version that reaches a client algorithm."""
+"""Decaying rates on the clients, and the version number that a client algorithm gets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def weights_of(of: Unit, folder: Path) -> np.ndarray:
 
 
 class TwoBowls:
-    """The losses w²/2 and 3 (w - 1)²/2, whose sum is least at 3/4."""
+    """A model with the losses w²/2 and 3 (w - 1)²/2, whose sum has its minimum at 3/4."""
 
     weight_names = ("w",)
     start = np.zeros(1)
@@ -45,7 +45,7 @@ class TwoBowls:
 def test_falling_rates_end_at_the_common_minimum_and_a_fixed_one_does_not(
     decay: float, expected: float, close: float
 ) -> None:
-    """By hand: 5 steps of 0.3 move by 1 - 0.7⁵ and 1 - 0.1⁵ of the way, so w = 0.99999 / (0.83193 + 0.99999)."""
+    """By hand: 5 steps of 0.3 cover 1 - 0.7⁵ and 1 - 0.1⁵ of the distance, so w = 0.99999 / (0.83193 + 0.99999)."""
     algorithm: Any = Decaying(rate=0.3, steps=5, decay=decay)
     batch, weights = Examples(np.zeros((2, 1, 1)), np.zeros((2, 1)), np.ones((2, 1))), np.zeros(1)
     for version in range(400):
@@ -56,7 +56,7 @@ def test_falling_rates_end_at_the_common_minimum_and_a_fixed_one_does_not(
 
 @pytest.mark.parametrize("where", ["memory", "files"])
 def test_a_run_is_gradient_descent_at_falling_rates(tmp_path: Path, where: str) -> None:
-    """A step of each client on all its examples is one of gradient descent on the pooled data."""
+    """One step of each client on all its examples equals a step of gradient descent on the pooled data."""
     training = {"algorithm": "decaying", "steps": 1, "rate": 1.0, "decay": 0.5, "schedule": "exponential", "every": 2}
     of = unit(training=training, where=where)
     expected, problem = np.zeros(31), prepare(of.setup, 1, None)

@@ -1,4 +1,4 @@
-"""The demo learns, ends with whole files, and leaves nothing behind when it is interrupted at any moment."""
+"""The demo learns, ends with complete files, and leaves nothing behind when interrupted at any moment."""
 
 import json
 import os
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def check_whole(out: Path) -> None:
-    """Every visible file of an interrupted demo can be read, and nothing half-written is there at all."""
+    """Check that every visible file of an interrupted demo is readable, and that no partly written file exists."""
     assert not [p for p in out.rglob("*") if p.name.endswith((".tmp", ".new")) or p.name.startswith(".loss")]
     for path in out.rglob("*.parquet"):
         pq.read_table(path)
@@ -39,7 +39,7 @@ def check_whole(out: Path) -> None:
 @pytest.mark.long
 @pytest.mark.thorough
 def test_the_trained_arm_ends_clearly_below_the_control_arms(tmp_path: Path) -> None:
-    """By learning: the control arms, with the same users and version 0, stay where they are. Seed fixed."""
+    """The control arms, with the same users and version 0, don't improve. The seed is fixed."""
     progress = Progress()
     clients, iterations = few_or_all(600, 1200), few_or_all(5, 8)
     settings = DemoSettings(out=tmp_path / "out", clients=clients, iterations=iterations, seed=5, engine="numpy")
@@ -134,7 +134,7 @@ def test_ctrl_c_at_any_moment_leaves_no_process_and_no_half_written_file(tmp_pat
 
 
 def check_interrupted(out: Path, when: Callable[[dict[str, str]], bool], before_its_first_word: bool = False) -> None:
-    """Interrupt a demo when a function of its processes' mark returns True, as a terminal does."""
+    """Interrupt a demo like a terminal, when a function of its processes' mark returns True."""
     mark = new_mark()
     command = [sys.executable, "-m", "fedping", "demo", "--clients", "800", "--iterations", "200"]
     started = forked.Popen(
@@ -232,7 +232,7 @@ def test_too_few_clients_for_a_step_is_said_and_a_used_folder_refused(tmp_path: 
 
 @pytest.mark.long
 def test_with_two_servers_it_learns_and_each_share_alone_is_noise(tmp_path: Path) -> None:
-    """Seed fixed; the shares are not, and each p is below 1e-6 once in a million runs."""
+    """The seed is fixed, the shares are not; each p is below 1e-6 once in a million runs."""
     out = tmp_path / "out"
     settings = DemoSettings(out=out, clients=600, iterations=4, seed=5, engine="numpy", secure=True)
     outcome = run_demo(settings, Progress())
@@ -262,7 +262,7 @@ def test_what_two_servers_saw_is_said_to_people(tmp_path: Path, capsys: pytest.C
     given = ["--clients", "300", "--iterations", "1", "--seed", "5", "--engine", "numpy", "--out", str(out)]
     assert main(["demo", "--secure", *given]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "selected rank" not in said  # which no vector has
+    assert "selected rank" not in said  # a vector doesn't contain it
     assert "a loss above 600 counts as 600, and each server adds noise" in said
     assert "only a p near 0, say below 0.001, would show a pattern" in said
     assert f"helper status --folder {out / 'helper'}" in said

@@ -1,4 +1,4 @@
-"""The demo that stays: its page, and the rounds that people's choices make, until Ctrl-C."""
+"""The running demo: its page, and the rounds of its visitors' choices, until Ctrl-C."""
 
 import asyncio
 import os
@@ -103,7 +103,7 @@ def test_rounds_follow_choices_until_ctrl_c_and_nothing_is_left_or_lost(tmp_path
 
 
 class _Turns:
-    """A clock on which rounds come at once, so many of them."""
+    """A clock on which a number of rounds are due at once."""
 
     def __init__(self, turns: int) -> None:
         self.turns = turns
@@ -117,7 +117,7 @@ class _Turns:
 
 
 def test_what_fails_is_told_once_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ingest does not answer; then it does and a foreign file lies in the way; then there is nothing to do."""
+    """First ingest doesn't answer; then it does, but a foreign file is in the way; then there is nothing to do."""
     study = playground(study_from_toml(STUDY))
     store = open_store(tmp_path / "store", create=True)
     store.create_study(study, first_versions(study, created=WHEN, code_version="test"))

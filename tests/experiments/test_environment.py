@@ -1,4 +1,4 @@
-"""Where a run was computed: recorded with its results, and no part of what it is."""
+"""A run's environment: recorded with its results, and not part of its identity."""
 
 import os
 import subprocess

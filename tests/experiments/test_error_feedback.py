@@ -1,4 +1,4 @@
-"""Error feedback, and other upload links that keep something with their clients."""
+"""Error feedback, and other upload links with client state."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_largest_weights_are_sent_and_the_first_of_equals() -> None:
 
 @pytest.mark.parametrize("m", [5, 1000])
 def test_payloads_of_top_k_are_those_of_the_reference(m: int) -> None:
-    """Places as bits of 5 weights, and as numbers where few of 1,000 are kept; every other payload is refused."""
+    """Positions are bits for 5 weights, and numbers if few of 1,000 are kept; every other payload is rejected."""
     line = line_with((TopK(keep=0.4 if m == 5 else 0.002),), spec=spec_of(m))
     update = np.zeros((1, m))
     update[0, [1, 4]] = [-2.0, 0.5]
@@ -75,7 +75,7 @@ def test_payloads_of_top_k_are_those_of_the_reference(m: int) -> None:
 
 
 def test_scaled_signs_are_the_closest_multiples_of_the_signs() -> None:
-    """By hand: of [1, -3, 0] and the block [2, -4] the sizes are 2 and 3."""
+    """By hand: the scales of [1, -3, 0] and of the block [2, -4] are 2 and 3."""
     spec = ModelSpec(
         name="n", model="any", weights=spec_of(3).weights, blocks=(Block(name="b", shape=(2,), step=STEP),)
     )
@@ -105,10 +105,10 @@ def test_scaled_signs_are_the_closest_multiples_of_the_signs() -> None:
     ids=lambda links: " ".join(type(link).__name__ for link in links),
 )
 def test_all_that_was_wanted_is_sent_or_left(links: Upload) -> None:
-    """What a server has read in all rounds, and the residual, is the sum of all updates; and the residual is bounded.
+    """All updates read by the server plus the residual equal the sum of all updates; the residual is bounded.
 
-    By the law of a contraction: 400 rounds of random updates of norm 1, where without the scale a mask of a tenth would
-    lead beyond 1e100.
+    The bound is a contraction's: in 400 rounds of random updates of norm 1, a mask of a tenth without the scale would
+    exceed 1e100.
     """
     spec = ModelSpec(name="n", model="any", blocks=(Block(name="b", shape=(8, 6), step=STEP),))
     line = line_with((ErrorFeedback(), *links), spec=spec)
@@ -134,7 +134,7 @@ def test_the_scale_is_the_share_that_a_mask_keeps_and_one_for_others() -> None:
 
 
 def test_a_run_comes_to_that_of_a_second_implementation(tmp_path: Path) -> None:
-    """EF-SGD as the paper has it: p = e + u; the largest of p are sent; e = p - sent; the server adds the mean."""
+    """EF-SGD as in the paper: p = e + u; the largest of p are sent; e = p - sent; the server adds the mean."""
     gradient: dict[str, Any] = {"training": {"algorithm": "gradient"}, "server__optimizer__rate": 0.5}
     found = last(tmp_path, upload=FED_BACK, **gradient)
     problem = prepare(unit(upload=FED_BACK, **gradient).setup, 1, None)

@@ -1,4 +1,4 @@
-"""Extensions from outside the checkout: a package with an entry point, of every kind one, in every way of running."""
+"""Extensions from outside the checkout: a package with an entry point, one of each kind, in all kinds of runs."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def run(settings: Experiment, out: Path) -> Summary:
 
 
 def install(site: Path, source: str) -> None:
-    """Put a module and what pip would write about it into a folder."""
+    """Put a module, with the metadata that pip would write, into a folder."""
     about = site / "fedping_outside-1.0.dist-info"
     about.mkdir(parents=True, exist_ok=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: fedping-outside\nVersion: 1.0\n")
@@ -89,13 +89,13 @@ def install(site: Path, source: str) -> None:
     (site / "fedping_outside.py").write_text(source)
     shutil.rmtree(
         site / "__pycache__", ignore_errors=True
-    )  # of a source of the same second and size Python sees no other
+    )  # Python doesn't notice a changed source of the same second and size
 
 
 def forget() -> None:
-    """Have this process know no extension, as a new one does, but those of our own, which are imported once.
+    """Make this process forget all extensions except fedping's own, which are imported only once.
 
-    So are the networks of other tests.
+    The networks of other tests are also kept.
     """
     for key, extension in list(extensions._registered.items()):
         if not extension.make.__module__.startswith(("fedping.", "tests.support.networks")):
@@ -108,7 +108,7 @@ def forget() -> None:
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of installed packages with that of the extensions, for this process and for those that it starts."""
+    """Give a folder with the extensions' package installed, for this process and its children."""
     folder = tmp_path / "site"
     install(folder, SOURCE.read_text())
     monkeypatch.syspath_prepend(folder)
@@ -158,7 +158,7 @@ def test_they_come_to_the_same_on_spark(tmp_path: Path) -> None:
 
 @pytest.fixture
 def at_work(spark: Any) -> Any:
-    """A session whose Python workers have been started, so that what is installed after that is nothing to them."""
+    """Give a Spark session with started Python workers, so that they don't see packages installed later."""
     assert spark.sparkContext.parallelize(range(4), 2).map(abs).sum() == 6
     return spark
 
@@ -174,7 +174,7 @@ def test_they_come_to_the_same_on_executors_that_do_not_have_them(at_work: Any, 
 def test_metrics_are_what_they_say(site: Path, tmp_path: Path) -> None:
     run(experiment(evaluation__local=True), tmp_path / "out")
     problem = prepare(experiment().variants["federated"], 1, None)
-    weights = np.load(run_of(tmp_path / "out") / "last.npy")[:4]  # behind them is the server's control variate
+    weights = np.load(run_of(tmp_path / "out") / "last.npy")[:4]  # after them comes the server's control variate
     error = problem.test.x @ weights[:3] + weights[3] - problem.test.y  # type: ignore[attr-defined]
     final = json.loads((run_of(tmp_path / "out") / "run.json").read_text())["final"]
     assert final["test"]["near"] == pytest.approx(np.mean(np.abs(error) < 2))
@@ -681,7 +681,7 @@ def test_a_struct_never_runs_elsewhere_with_other_code_or_without_its_fields(tmp
 
 
 def steps_of(spec: Any, *, rates: tuple[float, ...] = (0.5, 1.0)) -> Transformation[Any]:
-    """An optimizer with a setting of several numbers."""
+    """Return an optimizer with a setting of several numbers."""
     return Transformation(lambda spec: {}, lambda step, state, weights: (rates[0] * step, state))
 
 
@@ -765,7 +765,7 @@ def test_payloads_that_ingest_would_refuse_are_refused_in_memory_too(tmp_path: P
 
 
 def alone(metric: str) -> dict[str, Any]:
-    """Return the tables of an experiment with nothing but a metric from outside."""
+    """Return the tables of an experiment whose only extension is a metric from outside."""
     return {
         "rounds": 1,
         "model": {"name": "linear-regression"},
@@ -776,7 +776,7 @@ def alone(metric: str) -> dict[str, Any]:
 
 
 def experiment_with(metric: str) -> Experiment:
-    """Return this experiment."""
+    """Return the experiment with only this metric from outside."""
     return experiment_of(alone(metric), name="alone", folder=Path())
 
 
@@ -810,7 +810,7 @@ def scaled(predictions, y):
 
 @pytest.fixture
 def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """What imports a module from folders at the ends of Python's path; all that was imported is forgotten later."""
+    """Give a function that imports a module from folders at the ends of Python's path; imports are undone later."""
     registry_of_its_own(monkeypatch)
 
     def imports(module: str, first: tuple[str, ...] = (), last: tuple[str, ...] = ()) -> None:
@@ -837,13 +837,13 @@ def written(folder: Path, **modules: str) -> Path:
 
 
 def on_spark(metric: str, out: Path, spark: Any) -> float:
-    """Return what a metric comes to on the executors."""
+    """Return the value of a metric computed on the executors."""
     run_experiment(experiment_with(metric), out, spark=SessionPool(lambda: nullcontext(spark)))
     return measured(metric, out)
 
 
 def measured(metric: str, out: Path) -> float:
-    """Return what a metric came to in the only run."""
+    """Return the value of a metric in the only run."""
     return float(json.loads((run_of(out) / "run.json").read_text())["final"]["test"][metric])
 
 

@@ -1,4 +1,4 @@
-"""FedNova, and what else reaches an aggregation: who has sent, of which group, how late, and after how many steps."""
+"""FedNova, and an aggregation's other inputs: the senders, their groups, staleness and numbers of steps."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def senders(steps: list[float]) -> Senders:
 
 
 def test_a_case_by_hand() -> None:
-    """Δ/τ = (1, 0) and (0, 2), votes 1 and 3: their mean is (1/4, 3/2), and τ_eff = (2 + 3·3) / 4 = 11/4."""
+    """With Δ/τ = (1, 0) and (0, 2) and votes 1 and 3, the mean is (1/4, 3/2), and τ_eff = (2 + 3·3) / 4 = 11/4."""
     line: Any = SimpleNamespace(training=LocalSteps(rate=0.1, epochs=1), spec=SimpleNamespace(m=2))
     nova = FedNova()
     one = nova.add(nova.init(line), np.array([[2.0, 0.0]]), np.array([1.0]), senders([2]))
@@ -61,7 +61,7 @@ def test_a_case_by_hand() -> None:
 
 
 class Slope:
-    """A model whose gradient is 1 everywhere, so that an update is minus the rate times the gradients' weights."""
+    """A model with gradient 1 everywhere, whose update is minus the rate times the sum of the gradients' weights."""
 
     weight_names = ("w",)
     start = np.zeros(1)
@@ -83,7 +83,7 @@ class Slope:
     ],
 )
 def test_the_weights_of_gradients_are_those_of_local_training(training: LocalSteps) -> None:
-    """With the gradient 1, and where the proximal term has no part in the gradient, Δ = -η |a|."""
+    """With gradient 1 and without the proximal term's part, Δ = -η |a|."""
     batch = Examples(np.zeros((1, 3, 1)), np.zeros((1, 3)), np.ones((1, 3)))
     moved, _ = algorithm_for(training).update(Slope(), np.zeros(1), batch, np.zeros(1, np.uint64), {})
     np.testing.assert_allclose(-moved[0, 0] / 0.1, gradient_weights(training, np.array([7.0]))[0])
@@ -112,7 +112,7 @@ def test_with_equal_steps_it_is_the_mean(tmp_path: Path) -> None:
 
 
 def test_it_ends_at_the_common_minimum_where_the_mean_does_not(tmp_path: Path) -> None:
-    """Each client counts the same, and large ones take far more steps: FedAvg ends at a minimum that favours them."""
+    """All clients count the same, and large ones take far more steps: FedAvg ends at a minimum that favours them."""
     changes = {"rounds": 60, "training__rate": 0.01, "server__weighting": "client", "evaluation__every": 60}
     apart = {}
     for name in ("mean", "fednova"):

@@ -1,4 +1,4 @@
-"""A reviewer's folder: what it holds, that it runs again elsewhere, and what is refused."""
+"""A reviewer's folder: its contents, runs on another machine, and rejections."""
 
 import hashlib
 import json
@@ -55,7 +55,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture
 def copied(made: tuple[Path, Path], tmp_path: Path) -> Path:
-    """Return the folder as it arrives on another machine."""
+    """Return a copy of the folder, as on another machine."""
     return Path(shutil.copytree(made[1], tmp_path / "elsewhere"))
 
 

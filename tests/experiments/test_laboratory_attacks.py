@@ -1,4 +1,4 @@
-"""Attacks on a run of the laboratory: in memory, through files, and gone on with."""
+"""Attacks on a run of the laboratory: in memory, through files, and resumed."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The AUC of whole experiments: exact, by whatever scale of scores, and never beside one that was not."""
+"""The AUC of whole experiments: exact at every scale of scores, and never mixed with earlier, inexact ones."""
 
 import json
 from pathlib import Path
@@ -25,9 +25,10 @@ NOTE = "AUC was computed from 1,024 bins"
 
 
 def unstandardised() -> Experiment:
-    """Return features as they are, so that log-odds are from 1 to 2,000.
+    """Return the experiment without standardised features, so that log-odds are between 1 and 2,000.
 
-    1,024 bins over ±24 had 0.636 for 0.971 of the first variant, and called the last the best instead of the second.
+    With 1,024 bins over ±24, the first variant's AUC was 0.636 instead of 0.971, and the last variant seemed the best
+    instead of the second.
     """
     variants = [
         {"name": "FedGD", "server.optimizer": {"optimizer": "gradient_descent", "rate": 1e-4}},
@@ -65,7 +66,7 @@ def test_examples_that_are_not_standardised_have_the_right_area_and_the_right_be
 
 
 def as_before(folder: Path) -> None:
-    """Make a finished run that of an earlier fedping."""
+    """Change a finished run into one of an earlier fedping."""
     run = json.loads((folder / "run.json").read_text())
     assert run.pop("auc") == "exact"
     (folder / "run.json").write_text(json.dumps(run))

@@ -1,4 +1,4 @@
-"""The test examples that the authors of a data set set apart, kept by ``test = "authors"``."""
+"""The test examples of a data set's authors, kept by ``test = "authors"``."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Experiments whose features are cut into bins and selected by sums over the clients."""
+"""Experiments whose features are binned and selected by sums over the clients."""
 
 import re
 from pathlib import Path

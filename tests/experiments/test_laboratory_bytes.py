@@ -1,4 +1,4 @@
-"""Bytes that travel in a laboratory's rounds: what is told of a round's pings and versions is what they weigh."""
+"""Bytes sent in a laboratory's rounds: the reported sizes of a round's pings and versions are the real ones."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Choices among candidates in the laboratory: a file of them is ranked, the same in memory and over landed files."""
+"""Choices among candidates in the laboratory: a model learns from a file, equally in memory and over landed files."""
 
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ local = true
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """An experiment over searches of six users with two to five results, of which the best was clicked."""
+    """Write an experiment on searches of six users with two to five results, whose best was clicked."""
     rng = np.random.default_rng(1)
     lines = ["user,search,a,b,c,clicked"]
     for search in range(150):

@@ -1,4 +1,4 @@
-"""Simulated time in the laboratory: who answers when, what rounds merge, FedBuff, and what results say of it."""
+"""Simulated time in the laboratory: the times of answers, the answers that rounds merge, FedBuff, and the report."""
 
 from __future__ import annotations
 
@@ -86,12 +86,12 @@ def clock(seconds: list[float], oldest: int = 100, windows: Windows | None = Non
 
 
 def said(answers: Answers) -> list[tuple[int, int, float]]:
-    """Return client, age and seconds of each answer."""
+    """Return the client, age and seconds of each answer."""
     return list(zip(answers.clients.tolist(), answers.ages.tolist(), answers.seconds.tolist(), strict=True))
 
 
 def rounds_of(one: Clock, count: int) -> list[tuple[float, list[tuple[int, int, float]]]]:
-    """Let rounds of all clients that are free, or buffers, end; return when each did and what it merged."""
+    """Run rounds of all free clients, or buffers, to their end; return the time and the merged answers of each."""
     found = []
     everybody = np.arange(len(one._people.seconds))
     for number in range(count):
@@ -113,7 +113,7 @@ A, B, C = (0, 0, 10.0), (1, 0, 20.0), (2, 0, 100.0)
         ({"deadline": 50.0}, [(50, [A, B]), (100, [A, B])]),
         ({"deadline": 150.0}, [(100, [A, B, C]), (200, [A, B, C])]),
         ({"deadline": 15.0, "answers": 2}, [(15, [A]), (30, [A])]),
-        # C works until 100, and arrives in the round in which that is, four versions later:
+        # C works until 100, and its answer is merged in the round at that time, four versions later:
         (
             {"answers": 2, "late": "counted"},
             [*((20 * n, [A, B]) for n in range(1, 5)), (100, [A, B, (2, 4, 100.0)]), (120, [A, B])],
@@ -130,10 +130,10 @@ def test_synchronous_rounds_of_three_clients_by_hand(settings: dict[str, Any], e
 
 
 def test_an_asynchronous_run_of_three_clients_by_hand() -> None:
-    """All three always work. A ends at 10, 20, …, and B at 20, 40, …; C would at 100. Two answers make a version.
+    """All three always work. A answers at 10, 20, …, B at 20, 40, …, and C would at 100. Two answers make a version.
 
-    At 20, B's answer fills the first buffer. A's second answer arrives at once, and is one version old. The client
-    whose answer fills a buffer is invited again after the step; the other one, before it.
+    At 20, B's answer fills the first buffer. A's second answer arrives at the same time, and is one version old. The
+    client whose answer fills a buffer is invited again after the step, the other one before it.
     """
     one = clock([10, 20, 100], asynchronous=Asynchronous(buffer=2, concurrency=3))
     assert rounds_of(one, 4) == [
@@ -151,7 +151,7 @@ def test_an_asynchronous_run_of_three_clients_by_hand() -> None:
 
 
 def simple_rounds(seconds: np.ndarray, settings: Settings, count: int, oldest: int) -> list[tuple[float, Counter[Any]]]:
-    """The events once more: every client is looked at in every step, without a queue; all who are free are invited."""
+    """Simulate the events again, without a queue: check every client in every step, and invite all free ones."""
     now, found, times = 0.0, [], [0] * len(seconds)
     working: dict[int, tuple[float, bool, int, float]] = {}  # until when, whether it answers, version, since when
     for version in range(count):
@@ -255,7 +255,7 @@ def test_late_answers_land_in_files_as_in_memory(tmp_path: Path) -> None:
 
 
 def test_over_selection_takes_the_first_and_leaves_out_the_slow(tmp_path: Path) -> None:
-    """Of 8 clients, each third one needs nine times as long: of all 8, the first 6 are always the same."""
+    """Of 8 clients, every third needs nine times as long, so the first 6 of all 8 are always the same."""
     slow = {"seconds_per_example": [1.0, 1.0, 9.0], "answers": 6}
     outcome, _ = run(tmp_path, clock=slow, partition={"partition": "fixed_size", "clients": 8, "examples": 40})
     assert metric(tmp_path, "clients") == [6] * 6
@@ -326,7 +326,7 @@ def test_hours_of_the_day() -> None:
 
 
 def test_on_and_off_have_their_means() -> None:
-    """10,000 clients, five deviations: 6 in 10^7 for each assertion."""
+    """With 10,000 clients and five standard deviations, each assertion fails by chance with probability 6 in 10^7."""
     windows = Windows(OnOff(on=2.0, off=6.0), keys_of(10_000))
     lengths = (windows.ends - np.maximum(windows.begins, 0)) / HOUR
     assert lengths.mean() == pytest.approx(2.0, abs=5 * 2 / 100)
@@ -339,20 +339,20 @@ def test_on_and_off_have_their_means() -> None:
 
 
 def test_who_goes_away_is_lost_and_rounds_wait_for_somebody() -> None:
-    """Both are there from 0 to 4 and from 20 to 28 o'clock. One takes an hour for an answer, and the other five."""
+    """Both clients are available from 0 to 4 and from 20 to 28 o'clock; answers take one an hour, the other five."""
     windows = Windows(Hours(start=20.0, hours=8.0), keys_of(2))
     found = rounds_of(clock([HOUR, 5 * HOUR], windows=windows), 4)
     fast, slow = (0, 0, HOUR), (1, 0, 5 * HOUR)
     assert [(now / HOUR, answers) for now, answers in found] == [
         (4, [fast]),  # the slow one is lost at 4
-        (25, [fast, slow]),  # nobody is there before 20
+        (25, [fast, slow]),  # no client is available before 20
         (28, [fast]),
         (49, [fast, slow]),
     ]
 
 
 def test_drop_outs_have_their_share() -> None:
-    """2,000 invitations, five deviations: 6 in 10^7."""
+    """With 2,000 invitations and five standard deviations, the test fails by chance with probability 6 in 10^7."""
     one = clock([10.0] * 2_000, drop_out=0.3)
     answers = one.round(0, np.arange(2_000))
     assert answers.others == 2_000 - len(answers.clients)
@@ -369,7 +369,7 @@ def test_amounts_of_clients() -> None:
 
 
 def test_seconds_of_an_answer_by_hand() -> None:
-    """20 examples twice at 0.5 s, 3 s more, and 4 bytes for each of m weights at 100 and at 10 bytes a second."""
+    """20 examples twice at 0.5 s each, 3 s more, and 4 bytes for each of m weights at 100 and at 10 bytes a second."""
     setup = unit(
         training=LOCAL | {"epochs": 2},
         partition={"partition": "fixed_size", "clients": 8, "examples": 20},
@@ -431,7 +431,7 @@ def test_an_extension_knows_seconds_and_the_time(tmp_path: Path, monkeypatch: py
 
 
 def test_a_sampling_draws_among_those_who_are_available(tmp_path: Path) -> None:
-    """All go away after four hours, and nobody is drawn who is away: every answer comes within a window."""
+    """All clients leave after four hours, and absent ones aren't drawn, so every answer arrives within a window."""
     hours = {"by": "hours", "start": 22.0, "hours": 4.0, "spread": 6.0}
     changes: dict[str, Any] = {"clock": {"seconds_per_example": 20.0, "available": hours}, "rounds": 10}
     sampling = {"sampling": "uniform", "clients": 3}

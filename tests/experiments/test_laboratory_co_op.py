@@ -34,7 +34,7 @@ def test_the_step_is_weighted_by_age() -> None:
 
 
 def test_arrivals_are_merged_one_by_one_as_by_hand() -> None:
-    """Each client's own model is trained alone; the loop of the paper's algorithm around it is written out here."""
+    """Each client's own model is trained separately, inside a loop of the paper's algorithm written out here."""
     [setup] = small(training=LOCAL, co_op=BOUNDED).variants.values()
     problem = prepare(setup, 1, None)
     found = CoOpRounds(setup, problem)

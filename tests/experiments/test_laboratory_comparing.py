@@ -1,4 +1,4 @@
-"""Two runs side by side: which repetitions count, and which folder stands for what."""
+"""Two runs side by side: the repetitions that count, and the names of the folders."""
 
 from collections.abc import Sequence
 from html import unescape
@@ -98,7 +98,7 @@ def test_what_has_nothing_in_common_is_told(b: dict[tuple[int, int | None], floa
 
 
 def summary_of(**variants: list[float | None]) -> Summary:
-    """Return the summary of variants with a loss a seed."""
+    """Return the summary of variants with a loss for each seed."""
     runs = {name: [outcome(seed, None, loss) for seed, loss in enumerate(losses)] for name, losses in variants.items()}
     return summarised("x", "", judged(range(3)), runs, {})
 

@@ -1,4 +1,4 @@
-"""Rounds compiled by JAX come to what the NumPy engine comes to, by the same draws."""
+"""Rounds compiled by JAX have the same results as the NumPy engine's, with the same draws."""
 
 import json
 import re
@@ -107,7 +107,7 @@ CASES: dict[str, dict[str, Any]] = {
         "server": SERVER | {"optimizer": {"optimizer": "adagrad", "beta1": 0.3, "rate": 0.1}},
     },
 }
-"""Whole rounds are compiled in all of these."""
+"""Experiments in which whole rounds are compiled."""
 
 EVERYONE: dict[str, dict[str, Any]] = {
     "one step": {"training": {"algorithm": "local", "rate": 0.05, "steps": 1}},
@@ -135,7 +135,7 @@ EVERYONE: dict[str, dict[str, Any]] = {
         "training": {"algorithm": "local", "rate": 0.01, "steps": 2},
     },
 }
-"""All clients train on all their examples in every round, side by side."""
+"""Experiments in which all clients train on all their examples in every round, in parallel."""
 
 BETWEEN: dict[str, dict[str, Any]] = {
     "the median, then RProp": {"server": SERVER | {"optimizer": {"optimizer": "rprop"}, "aggregate": {"by": "median"}}},
@@ -149,7 +149,7 @@ BETWEEN: dict[str, dict[str, Any]] = {
     },
     "signs as bits": {"upload": [{"link": "sign"}], "training": {"algorithm": "gradient"}},
 }
-"""Only training is compiled in these, one round a call."""
+"""Experiments in which only training is compiled, one round in each call."""
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -221,7 +221,7 @@ def loss(weights, x, y):
 
 @pytest.mark.parametrize(("alpha", "clients", "most"), [(0.3, 50, 0.35), (10.0, 40, 0.3)])
 def test_little_is_computed_for_nothing(alpha: float, clients: int, most: float) -> None:
-    """Rows computed over rows needed, less one; padded to the largest client it would be 2 to 20 times as much."""
+    """Overhead is computed over needed rows, minus one; padding to the largest client has 2 to 20 times as much."""
     data = {"name": "digits"}
     partition = {"partition": "dirichlet", "clients": clients, "alpha": alpha}
     local = {"algorithm": "local", "rate": 0.05, "epochs": 1, "batch": 20}
@@ -235,7 +235,7 @@ def test_little_is_computed_for_nothing(alpha: float, clients: int, most: float)
 
 
 def test_rounds_resume_within_a_call() -> None:
-    """A checkpoint may fall between two evaluations, and leads to the same bits."""
+    """A checkpoint may be between two evaluations, and gives the same bits."""
     asked = setup(engine="jax")
     problem = prepare(asked, 3, None)
     whole = CompiledRounds(asked, problem)
@@ -253,7 +253,7 @@ def test_rounds_resume_within_a_call() -> None:
 @pytest.mark.parametrize("sampling", [{"sampling": "uniform", "clients": 5}, {"sampling": "all"}])
 @pytest.mark.parametrize("at", ["client", "server"])
 def test_a_divergence_is_computed_once(sampling: dict[str, Any], at: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a call does after the round that diverged changes nothing, so that no round is computed again."""
+    """The rest of a call after a diverged round has no effect, so no round is computed twice."""
     rate = {"rate": 1e25} if at == "server" else {}
     asked = setup(
         engine="jax",
@@ -281,7 +281,7 @@ def test_a_divergence_is_computed_once(sampling: dict[str, Any], at: str, monkey
 
 
 def until_it_diverges(run: Callable[[int], object], sentence: str) -> int:
-    """Return how many rounds there are before one that diverges, with this sentence."""
+    """Return the number of rounds before the one that diverges with this sentence."""
     for number in range(5):
         try:
             run(number)
@@ -346,7 +346,7 @@ def test_every_variant_is_checked_before_the_first_round_of_any(tmp_path: Path) 
 
 
 def test_auto_is_resolved_once_and_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where JAX sees an accelerator it compiles whole rounds; the folder says so, also where JAX is missing later."""
+    """With an accelerator, JAX compiles whole rounds; the folder records this, also if JAX is missing later."""
     asked = setup(engine="auto", rounds=2, evaluation={"every": 2, "baselines": []})
     assert resolved(asked).engine == "numpy", "on a processor, NumPy is as fast"
     monkeypatch.setattr("jax.default_backend", lambda: "gpu")
@@ -359,7 +359,7 @@ def test_auto_is_resolved_once_and_recorded(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("fedping.experiments.laboratory.rounds.inside.find_spec", lambda name: None)
     assert resolved(asked).engine == "numpy"
     assert resolved(asked, replace(asked, engine="jax")).engine == "jax"
-    run_experiment(experiment, tmp_path / "out")  # goes on with what was finished
+    run_experiment(experiment, tmp_path / "out")  # continues after the finished runs
     longer = Experiment(name="x", seeds=(1, 2), variants={"a": asked})
     with pytest.raises(InvalidSettings, match=r"pip install"):
         run_experiment(longer, tmp_path / "out")

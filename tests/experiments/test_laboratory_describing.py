@@ -1,4 +1,4 @@
-"""What clients' data look like: counts and sums against the pooled examples, and the pictures and their command."""
+"""Descriptions of clients' data: counts and sums equal the pooled examples'; the figures and their command."""
 
 import json
 from pathlib import Path

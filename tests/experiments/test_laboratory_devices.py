@@ -64,7 +64,7 @@ ON_ONE: dict[str, dict[str, Any]] = {
 
 
 def found_on(devices: int) -> dict[str, Any]:
-    """Return what the cases come to on so many devices of a processor, in a process of their own."""
+    """Return the results of the cases on a number of CPU devices, in a separate process."""
     told = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-c", RUNS, json.dumps(CASES)]
     done = subprocess.run(command, env=os.environ | told, check=True, capture_output=True, text=True)
@@ -73,7 +73,7 @@ def found_on(devices: int) -> dict[str, Any]:
 
 
 def test_three_devices_come_to_the_same_as_one() -> None:
-    """The devices' sums are added up in another order, which moves the last bits alone; who takes part is the same."""
+    """The devices' sums are added in another order, which changes only the last bits; the participants are the same."""
     one, three = found_on(1), found_on(3)
     for name in CASES:
         assert three[name]["clients"] == one[name]["clients"]

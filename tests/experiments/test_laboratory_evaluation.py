@@ -1,4 +1,4 @@
-"""Metrics from summed counts, against scikit-learn on the examples themselves."""
+"""Metrics from summed counts, compared with scikit-learn on the examples."""
 
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ CLASSES = Target("y", ("no", "yes"))
 
 
 def made(seed: int, clients: int = 7, most: int = 40) -> tuple[np.random.Generator, np.ndarray]:
-    """Return random numbers and which examples are there, fewer for some clients and none for one."""
+    """Return a random generator and a mask of existing examples, with fewer for some clients and none for one."""
     random = np.random.default_rng(seed)
     there = np.arange(most) < random.integers(1, most + 1, clients)[:, None]
     there[-1] = False
@@ -68,7 +68,7 @@ def test_two_classes_are_judged_as_by_one_who_sees_the_examples(seed: int) -> No
 
 @given(st.integers(0, 10_000), st.integers(-9, 9), st.booleans())
 def test_the_area_under_the_curve_is_exact_at_every_scale_and_with_ties(seed: int, power: int, tied: bool) -> None:
-    """Of each client, and of all together, as scikit-learn computes it; scores may lie far from 0, too."""
+    """Equals scikit-learn's, for each client and for all together; scores may also be far from 0."""
     random, there = made(seed)
     y = random.integers(0, 2, there.shape)
     scores = random.normal(y, 2)
@@ -115,7 +115,7 @@ MODELS: dict[str, tuple[Any, Any]] = {
 def test_a_model_is_judged_by_its_scores_where_its_probabilities_round_to_one_half_or_one(
     name: str, scale: float
 ) -> None:
-    """As for the breast cancer data unstandardised: log-odds of ±1000, of which 1,024 bins over ±24 said nothing.
+    """As for the unstandardised breast cancer data: log-odds of ±1000, which 1,024 bins over ±24 can't distinguish.
 
     Scores are whole multiples of a power of 2, so that every order of summation has the same ties.
     """
@@ -139,7 +139,7 @@ def test_a_model_is_judged_by_its_scores_where_its_probabilities_round_to_one_ha
 
 
 def test_wrapped_models_are_judged_by_the_scores_of_what_they_predict_with() -> None:
-    """Of parts, additional arrays, bounds, and a mixture of two models."""
+    """Covers wrappers for parts, additional arrays, bounds, and a mixture of two models."""
     random = np.random.default_rng(5)
     y = random.integers(0, 2, 200)
     x = random.integers(-9, 9, (200, 4)) + y[:, None] * 2.0
@@ -295,7 +295,7 @@ def test_clients_with_models_of_their_own_are_judged_by_them() -> None:
 
 
 def test_clients_own_models_are_measured_before_they_are_merged(tmp_path: Path) -> None:
-    """On everybody's test examples and on all others', as by hand from what clients sent."""
+    """Each is measured on its own and on all others' test examples, and equals the model given by its sent update."""
     experiment = small(
         training={"algorithm": "local", "epochs": 3, "rate": 0.5},
         evaluation={"trained": True, "every": 2, "baselines": []},

@@ -1,4 +1,4 @@
-"""What is exported, read as other tools read it: by their own readers where these are installed, else by the format."""
+"""Exported files, read like other tools: by their own readers if installed, otherwise by the format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedping.protocol.errors import FedpingError
 from tests.support.laboratory import small_file
 
 Points = dict[str, dict[int, float]]
-"""By "split/metric" and round."""
+"""Values by "split/metric" and round."""
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def measured(run: Path) -> Points:
 
 
 def fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield the fields of a message of protocol buffers, by its specification."""
+    """Yield the fields of a protocol buffer message, by the specification."""
     at = 0
 
     def varint() -> int:
@@ -76,7 +76,7 @@ def records(data: bytes) -> Iterator[bytes]:
 
 
 def test_the_checksum_is_that_of_the_specification() -> None:
-    """CRC-32C of "123456789" is e3069283 (RFC 3720); masked it is turned by 15 bits, and a constant added."""
+    """CRC-32C of "123456789" is e3069283 (RFC 3720); the masked checksum is rotated by 15 bits, plus a constant."""
     crc = 0xE3069283
     expected = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
     assert _checksum(b"123456789") == struct.pack("<I", expected)

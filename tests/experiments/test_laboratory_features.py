@@ -1,4 +1,4 @@
-"""Models of features in the laboratory: lists of a file are ranked, and rounds move weights as the reference says."""
+"""Models of features in the laboratory learn lists of a file, and rounds change weights as in the reference."""
 
 import csv
 from pathlib import Path
@@ -44,7 +44,7 @@ local = true
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """An experiment over lists of eight users, who choose by price, colour and brand, and by their device."""
+    """Write an experiment on lists of eight users, who choose by price, colour and brand, and by their device."""
     rng = np.random.default_rng(1)
     rows = ["user,list,price,colour,device,brand,chosen"]
     for number in range(240):
@@ -84,7 +84,7 @@ def test_clients_learn_to_rank_by_features_wherever_the_rounds_run(file: Path) -
 
 
 def lists_of_users(file: Path) -> list[list[Shown]]:
-    """Return all lists of each user, as a client would see them."""
+    """Return all lists of each user, in a client's form."""
     users: dict[str, dict[str, list[dict[str, str]]]] = {}
     for row in csv.DictReader((file.parent / "lists.csv").open()):
         users.setdefault(row["user"], {}).setdefault(row["list"], []).append(row)

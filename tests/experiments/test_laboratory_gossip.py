@@ -1,4 +1,4 @@
-"""Gossip averaging in the laboratory: nodes average their models with those of their neighbours, without a server."""
+"""Gossip averaging in the laboratory: nodes average their models with their neighbours', without a server."""
 
 import os
 import signal
@@ -127,7 +127,7 @@ def test_the_complete_graph_is_the_mean_of_a_server_to_the_bit(
 
 @pytest.mark.parametrize("failures", [0.0, 0.4])
 def test_rounds_are_as_by_hand(failures: float) -> None:
-    """Each node's gradient step is taken alone, and the matrix of the weights is multiplied as one writes it."""
+    """Takes each node's gradient step separately, and multiplies by the written-out mixing matrix."""
     gossip = {**RANDOM, "failures": failures, "exchanges": 2}
     unit_ = unit(gossip, training={"algorithm": "local", "steps": 1, "rate": 0.5})
     problem = prepare(unit_.setup, 1, None)

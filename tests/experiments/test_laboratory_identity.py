@@ -1,4 +1,4 @@
-"""Of what a folder's results are: they are never taken for those of other code, other data or another version."""
+"""The identity of a folder's results: they never count as results of other code, data or versions."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_after_an_edit_of_the_loss_the_old_table_does_not_come_back(folder: Path
 
 @pytest.mark.parametrize("line", ["from my_scale import scaled", "import my_scale; scaled = my_scale.scaled"])
 def test_after_an_edit_of_an_imported_module_the_old_table_does_not_come_back(folder: Path, line: str) -> None:
-    """Of those that a model's module imports, and those that these import, within a function too."""
+    """Covers modules that a model's module imports, directly and indirectly, also within a function."""
     write(folder, "my_depth.py", "DEPTH = [1.0]\n")
     write(folder, "my_scale.py", "def scaled(x):\n    from my_depth import DEPTH\n\n    return DEPTH[0] * x\n")
     code = CODE.replace("from my_scale import SCALES", line).replace('weights * SCALES["all"]', "scaled(weights)")
@@ -114,7 +114,7 @@ def test_after_an_edit_of_an_imported_module_the_old_table_does_not_come_back(fo
 
 
 def test_after_an_edit_beside_a_wrapped_loss_the_old_table_does_not_come_back(folder: Path) -> None:
-    """What is no function, as one that is compiled or partly applied, has no source of its own."""
+    """An object other than a function, such as a compiled or partially applied one, has no source of its own."""
     write(folder, "my_loss.py", "from functools import partial\n" + CODE.replace("from my_scale import SCALES", SCALED))
     before = run(folder)
     write(folder, "my_loss.py", (folder / "my_loss.py").read_text().replace("1.0", "0.5"))
@@ -145,7 +145,7 @@ def test_a_folder_that_knew_of_no_modules_is_continued(folder: Path) -> None:
 
 
 def test_modules_of_packages_are_found_however_they_are_imported(folder: Path) -> None:
-    """Relative ones, parents and packages without a file; none of Python, of installed packages, or of fedping."""
+    """Covers relative imports, parents and namespace packages; not modules of Python, installed packages or fedping."""
     package = folder / "my_package"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -168,7 +168,7 @@ def test_modules_of_packages_are_found_however_they_are_imported(folder: Path) -
 
 
 def test_modules_are_found_without_running_the_packages_that_hold_them(folder: Path) -> None:
-    """Of an import within a function the package runs when the function does, if ever."""
+    """A package imported within a function runs only when the function does."""
     inner = folder / "my_lazy" / "inner"
     inner.mkdir(parents=True)
     (folder / "my_lazy" / "__init__.py").write_text("raise SystemError('it runs')\n")

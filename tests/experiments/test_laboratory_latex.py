@@ -1,4 +1,4 @@
-"""Tables for papers: paired tests, and what LaTeX gets."""
+"""Tables for papers: paired tests, and the LaTeX output."""
 
 from pathlib import Path
 

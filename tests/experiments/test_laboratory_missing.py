@@ -1,4 +1,4 @@
-"""Experiments on data with gaps, and what their results say about them."""
+"""Experiments on data with missing values, and their report in the results."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Networks of one's own in the laboratory: the same work with both engines, with random keys and named blocks."""
+"""Users' networks in the laboratory: the same results with both engines, with random keys and named blocks."""
 
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,7 @@ def test_batch_norm_stays_with_its_client_and_is_refused_where_it_cannot_run(tmp
 
 @pytest.mark.parametrize("engine", ["numpy", "jax"])
 def test_a_loss_that_is_not_finite_names_client_and_round(engine: str, tmp_path: Path) -> None:
-    """Also within a compiled call, and both engines stop with the same sentence."""
+    """Both engines stop with the same sentence, also within a compiled call."""
     asked = setup(engine=engine, model={"name": "sometimes-nan"}, rounds=6, evaluation={"every": 6})
     problem = prepare(asked, 3, None)
     worst = int(problem.train.client_of[problem.train.x.max(axis=1).argmax()])  # type: ignore[union-attr]

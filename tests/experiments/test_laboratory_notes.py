@@ -1,4 +1,4 @@
-"""What is said beside results that a table alone would get wrong, and by which examples the best variant is chosen."""
+"""Notes on results that a table alone would misrepresent, and the examples that choose the best variant."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_clients_with_more_examples_than_a_ping_counts_for_are_told(
 
 
 def test_the_limit_on_examples_changes_what_is_learned_as_in_a_study(tmp_path: Path) -> None:
-    """One client has 300 rows of slope 2, another 30 of slope -1: a limit of 10 makes them equal."""
+    """One client has 300 rows of slope 2, another 30 of slope -1; a limit of 10 gives them equal weight."""
     file = tmp_path / "rows.csv"
     rng = np.random.default_rng(1)
     rows = [f"{x},{slope * x},{slope}" for slope, k in ((2, 300), (-1, 30)) for x in rng.normal(size=k)]
@@ -142,7 +142,7 @@ def test_classes_taken_for_numbers_and_an_end_worse_than_the_start_are_told(tmp_
 
 
 def test_a_loss_that_diverges_is_told_though_the_accuracy_rises(tmp_path: Path) -> None:
-    """Features of hundreds: most classes are right in the end, and the loss is thousands of times that of the start."""
+    """With features in the hundreds, most classes become right, but the loss grows a thousandfold."""
     outcome = run_one(tmp_path, rounds=4, data__standardise=False, server__optimizer__rate=0.1)
     start, end = 0.6, outcome.final["test"]
     assert end["accuracy"] > start
@@ -157,7 +157,7 @@ def test_a_loss_that_diverges_is_told_though_the_accuracy_rises(tmp_path: Path) 
 def test_a_participation_that_is_not_the_sampling_s_is_told(
     tmp_path: Path, said: float | None, drawn: int, told: bool
 ) -> None:
-    """Of 8 clients; a difference of less than one client is none."""
+    """With 8 clients, a difference of less than one client isn't reported."""
     training = {"algorithm": "scaffold", "rate": 0.1, "steps": 2} | ({"participation": said} if said else {})
     outcome = run_one(
         tmp_path,
@@ -207,7 +207,7 @@ def test_a_data_set_whose_labels_are_whole_numbers_cannot_be_told_so_in_the_file
         extensions._registered.pop(("data_set", "whole-sides"))
 
 
-# --- who is the best ---
+# --- the best variant ---
 
 
 def outcome(variant: str, test: float, validation: float | None, notes: tuple[str, ...] = (), seed: int = 1) -> Outcome:

@@ -1,4 +1,4 @@
-"""Runs in which blocks of the model stay with clients, or are fitted anew: in every place, and what others learn."""
+"""Runs with blocks that stay with clients or are fitted again in each round, on every engine, and their baselines."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_rounds_over_http_and_over_files_know_only_the_shared_blocks_and_come_to
 
 
 def test_what_each_learns_alone_has_the_whole_model_whatever_the_variant(tmp_path: Path) -> None:
-    """The baselines of a variant with local blocks are those of the same model without."""
+    """The baselines of a variant with local blocks are those of the same model without local blocks."""
     divided, whole = (
         setup_of(**changes) for changes in ({"training": {"algorithm": "gradient", "personal": METHODS["FedPer"]}}, {})
     )
@@ -110,7 +110,7 @@ def test_a_variant_may_choose_another_method_than_the_file() -> None:
 
 
 def test_a_reconstruction_divides_the_examples_anew_in_every_round() -> None:
-    """At the same weights, clients send other updates in another round, and the same in the same one."""
+    """At the same weights, clients send different updates in different rounds, and equal ones in the same round."""
     setup = setup_of(training={"algorithm": "gradient", "personal": METHODS["FedRecon"]})
     problem = prepare(setup, 1, None)
     cohorts = Cohorts(setup, problem, states=MemoryStates({}))

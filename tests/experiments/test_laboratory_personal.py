@@ -1,4 +1,4 @@
-"""Clients with models of their own in the laboratory: what is measured, in which order, and what a kill leaves."""
+"""Clients with their own models in the laboratory: measurements, their order, and the state after a kill."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_newcomers_are_in_neither_mean(tmp_path: Path) -> None:
 
 
 def test_a_run_can_stop_by_the_clients_own_models_and_keeps_what_each_had_at_the_best(tmp_path: Path) -> None:
-    """Own models of 30 steps a round soon overfit; the shared one gets better all the time."""
+    """With 30 steps in each round, own models soon overfit; the shared one keeps improving."""
     own = {**OWN, "rate": 2.0, "steps": 30, "from_version": 1}
     outcome, series = run(
         tmp_path,
@@ -142,7 +142,7 @@ USERS: dict[str, Any] = {
 
 
 def test_users_are_measured_on_new_searches_before_they_learn_from_them(tmp_path: Path) -> None:
-    """The iterations again, by hand: measure on D, then the client's own steps and the update on D, then the round."""
+    """Repeats the iterations by hand: measure on D, then the client's own steps and the update on D, then the round."""
     setup = _users(**USERS)
     outcome = run_unit(Unit("only", None, setup, 1, None), tmp_path)
     problem = prepare(setup, 1, None)

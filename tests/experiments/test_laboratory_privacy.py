@@ -1,4 +1,4 @@
-"""Private training in the laboratory: what is refused, what a run spends and tells, and that noise is all it adds."""
+"""Private training in the laboratory: rejected settings, spent budgets and reports, and noise as the only change."""
 
 import json
 from pathlib import Path
@@ -101,7 +101,7 @@ def test_clients_draw_their_turns_by_lot_so_that_steps_are_of_the_size_that_they
     assert abs(clients[:10].mean() - turns) < 4 * np.sqrt(turns * 0.75 / 10)
     assert len(set(clients)) > 5
     assert clients.sum() <= 10 * 200
-    assert clients[-1] < clients[:10].mean()  # by then many have contributed as often as they may
+    assert clients[-1] < clients[:10].mean()  # by then many clients have reached their cap
     spent = curve(tmp_path / "out", "privacy", "epsilon")
     assert spent[9] < spent[10] == spent[40]
 
@@ -118,7 +118,7 @@ def test_contributions_that_the_coin_does_not_count_are_used_up_too(tmp_path: Pa
 
 
 def test_rounds_in_which_too_few_seemed_to_be_there_are_told_so(tmp_path: Path) -> None:
-    """The noise on a count of 8 clients has a standard deviation of 40 here."""
+    """The noise on the count of 8 clients has a standard deviation of 40, so counts often seem too small."""
     loud = CENTRAL | {"epsilon": 1.0, "noise_multiplier": 10.0}
     summary = run_experiment(private(privacy={"central": loud, "contribution": FLAT}), tmp_path / "out", 1)
     [note] = [note for note in summary.notes if "published no version" in note]

@@ -1,4 +1,4 @@
-"""What an experiment tells while it runs: every row once, in whole lines, whatever happens to its process."""
+"""An experiment's progress files: every row once and in whole lines, also if its process is killed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.laboratory import small, small_file
 
 
 class Killed(Exception):
-    """Stands for the end of the process: nothing in the laboratory handles it."""
+    """Stands for the death of the process; the laboratory doesn't handle it."""
 
 
 def no_baselines(**changes: object) -> Experiment:
@@ -84,7 +84,7 @@ def test_a_run_that_was_killed_is_told_from_the_one_that_begins_again(tmp_path: 
     again: list[Row] = []
 
     def look(now: Progress) -> None:
-        if now.unit.seed == 1 and now.rounds and not now.finished and not again:  # it may be told of several at once
+        if now.unit.seed == 1 and now.rounds and not now.finished and not again:  # several may be reported at once
             told = read_progress(folder, left.begun, left.offset)
             assert told is not None
             assert told.begun > left.begun

@@ -1,4 +1,4 @@
-"""Rehearsals in the laboratory: users of a product's items are clients, and versions are judged by what they want."""
+"""Rehearsals in the laboratory: users of a product's items are clients, and their preferences evaluate versions."""
 
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,7 @@ def same_lists(a: VisitData, b: VisitData, clients: np.ndarray) -> None:
 
 
 def test_offsets_recover_the_truth_from_lists_that_production_orders_and_a_naive_loss_does_not(tables: Path) -> None:
-    """Users look by place; the order is always that of the start weights. Seeds 1 to 3: .66 to .70, and .98 to 1."""
+    """Users look by place; the order is always by the start weights. Seeds 1 to 3 give .66 to .70, and .98 to 1."""
     numbers = {"a": (1.0, 0.3), "b": (0.5, -0.5), "c": (0.0, 1.0), "d": (0.0, 0.5), "e": (0.0, -0.7), "f": (0.0, 0.2)}
     features = [{"kind": "number", "name": name, "start": start} for name, (start, _) in numbers.items()]
     data = {"users": 150, "applies": False, "lists": {"truth": {name: true for name, (_, true) in numbers.items()}}}
@@ -102,7 +102,7 @@ def test_offsets_recover_the_truth_from_lists_that_production_orders_and_a_naive
     assert metric(offsets, "recovered_ndcg") > metric(naive, "recovered_ndcg")
     assert metric(offsets, "top_choice") > metric(naive, "top_choice")
     assert offsets.shown[0] == "recovered_gain"
-    assert (weights[6:] < -0.5).all()  # what stands lower is chosen less
+    assert (weights[6:] < -0.5).all()  # lower places are chosen less often
     start, _ = run(tables, "start", baseline="start", model={"features": features}, **changes)
     assert metric(start, "recovered_gain") == metric(start, "recovered_gain", "validation") == 0
 
@@ -175,7 +175,7 @@ def test_versions_are_judged_by_users_who_look_at_everything(tables: Path) -> No
     real = judged.weight > 0
     assert (judged.y[real] >= 0).all()
     assert not judged.pinned.any()
-    # The best of ten by a true utility with Gumbel noise is on top as often as its softmax says.
+    # The best of ten by a true utility with Gumbel noise is on top with the frequency of its softmax.
     assert isinstance(problem.train, Visitors)
     utility = problem.train.source.users.utilities(judged.lists, 0)
     place = np.arange(len(real.ravel()))[real.ravel()]

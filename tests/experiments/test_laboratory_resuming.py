@@ -1,4 +1,4 @@
-"""A run that was killed goes on at its round, and comes to the bits of one that was not."""
+"""A killed run resumes at its round, and ends with the same bits as an uninterrupted one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rounds in memory, over files and over HTTP: the same updates make the same model."""
+"""Rounds in memory, over files and over HTTP: the same updates give the same model."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -42,7 +42,7 @@ def ids() -> Any:
 
 
 def cohort(round_: int, weights: np.ndarray, block: int = 64) -> Iterator[Updates]:
-    """Yield updates that pull the weights to 1, with noise; some clients come again, some have no examples."""
+    """Yield noisy updates that pull the weights to 1; some clients send twice, some have no examples."""
     random = np.random.default_rng(round_)
     clients = np.sort(random.integers(0, CLIENTS, 200))
     repeats, pings = repetitions(clients)
@@ -118,12 +118,12 @@ def test_http_and_memory_come_to_the_same_model(tmp_path: Path) -> None:
         assert replace(posted, posted_bytes=0, fetched_bytes=0) == replace(told, posted_bytes=0, fetched_bytes=0)
         assert 0 < posted.posted_bytes < told.posted_bytes / 2, "batches are compressed"
         assert posted.fetched_bytes == pytest.approx(told.fetched_bytes, rel=0.02)
-    # Ingest lands pings in files of its own making, whose parts are merged in another order.
+    # Ingest lands pings in different files, whose parts are merged in another order.
     np.testing.assert_allclose([w for _, w in through_ingest], [w for _, w in in_memory], rtol=1e-12)
 
 
 def test_a_limit_on_examples_is_the_same_in_memory_over_files_and_over_http(tmp_path: Path) -> None:
-    """Examples go up to 19, and a ping counts as 5: as a study's round does."""
+    """Numbers of examples go up to 19, and a ping counts for at most 5, as in a study's round."""
     plain = study(PIPELINES[0]).lines[0]
     made = study_of(plain, most_examples=5)
     in_memory = run(memory_rounds(made.lines[0], ids(), most_examples=5))

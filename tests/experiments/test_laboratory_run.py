@@ -1,4 +1,4 @@
-"""Whole experiments: what they leave and must come to; that they repeat to the bit and go on after a kill."""
+"""Whole experiments: their files and expected results; they repeat to the bit, and resume after a kill."""
 
 import json
 import os
@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def contents(out: Path) -> dict[str, bytes]:
-    """Return what a run left, but for the time that it took."""
+    """Return the files of a run, without its durations."""
     found = {str(file.relative_to(out)): file.read_bytes() for file in sorted(out.rglob("*")) if file.is_file()}
     for name, said in found.items():
         if name.endswith("run.json"):
@@ -73,7 +73,7 @@ def test_one_gradient_a_round_is_gradient_descent_on_the_pooled_data(tmp_path: P
     centralised = np.zeros(31)
     for _ in range(20):
         centralised = centralised - objective(problem, centralised)[1]
-    # Updates travel as float32, whose rounding of 6e-8 a round is all that is between them.
+    # Updates are sent as float32, whose rounding of 6e-8 in each round is the only difference.
     np.testing.assert_allclose(weights, centralised, atol=1e-6)
 
 
@@ -123,7 +123,7 @@ def test_the_centralised_baseline_is_the_minimum_and_the_local_one_each_clients_
     [("local", "for client 3; check it for"), ("centralised", "for the pooled examples of the clients;")],
 )
 def test_a_baseline_names_the_client_whose_loss_is_no_number(name: Any, whose: str, part: str) -> None:
-    """By its number in the fleet; a central learner has pooled the examples, and they are no client's."""
+    """The client is named by its number in the fleet; a central learner pools the examples, and so names none."""
     setup = only_setup(small(data__validation=0.3, early_stopping={"patience": 5}))
     problem = prepare(setup, 1, None)
 
@@ -167,7 +167,7 @@ def test_baselines_of_runs_that_stop_early_and_of_those_that_do_not_are_two(tmp_
 
 
 def test_the_baseline_of_k_means_is_the_best_of_ten_starts(tmp_path: Path) -> None:
-    """It comes to what scikit-learn's ten starts of k-means++ come to, where one start at random seldom does."""
+    """The baseline equals scikit-learn's best of ten k-means++ starts, which a single random start seldom reaches."""
     file = ROOT / "experiments/papers/rodriguez_barroso_2020_k_means.toml"
     setup = experiment_from_toml(file).variants["mean, IID"]
     run_unit(Unit("centralised", "centralised", setup, 1, None), tmp_path)

@@ -1,4 +1,4 @@
-"""Clients by themselves: those that never take part in training, and the segments that clients are of."""
+"""Groups of clients: those that never take part in training, and clients' segments."""
 
 from dataclasses import replace
 from pathlib import Path

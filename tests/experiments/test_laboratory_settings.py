@@ -1,4 +1,4 @@
-"""The experiment's file: what it means, and the one sentence that says what it cannot mean."""
+"""The experiment's file: valid settings, and one sentence for each error."""
 
 import tomllib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What clients keep lies in a file of the run's folder, and after a kill it is that of the checkpoint again."""
+"""Clients' state is in a file of the run's folder, and after a kill it is restored from the checkpoint."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_it_gives_back_what_was_saved_and_the_first_state_of_whoever_saved_nothi
 
 
 def test_a_run_goes_on_with_the_states_of_its_checkpoint_wherever_it_was_killed(tmp_path: Path) -> None:
-    """A copy of the folder at every moment is what a kill would leave."""
+    """A copy of the folder at each moment is what a kill would leave."""
     running = tmp_path / "running"
     running.mkdir()
     kept, rng = states(running), np.random.default_rng(2)
@@ -94,12 +94,12 @@ def test_of_a_journal_that_ends_in_the_middle_the_whole_part_counts(tmp_path: Pa
     [journal] = tmp_path.glob("states.*.undo")
     whole = journal.read_bytes()
     for torn in (1, 12, 40, len(whole) - 1):
-        journal.write_bytes(whole + whole[:torn])  # as if it were killed while it writes of more clients
+        journal.write_bytes(whole + whole[:torn])  # as if killed while writing more clients
         resumed = states(tmp_path)
         resumed.restore(saved)
         assert everything(resumed) == state
         resumed.save(clients[:5], some(clients[:5], 2))
-    journal.write_bytes(whole + whole[:30] + bytes(len(whole) - 30))  # its length is there, and what is in it is not
+    journal.write_bytes(whole + whole[:30] + bytes(len(whole) - 30))  # with the right length, but without the content
     resumed = states(tmp_path)
     resumed.restore(saved)
     assert everything(resumed) == state
@@ -122,7 +122,7 @@ def test_without_its_file_or_journal_it_cannot_go_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["rows", "journal", "another run's"])
 def test_from_rows_that_are_not_those_of_the_checkpoint_it_cannot_go_on(tmp_path: Path, what: str) -> None:
-    """To begin again leads to the right bits; rows of which nobody knows do not."""
+    """Starting again gives the right bits; unknown rows don't."""
     saved, folders = {}, [tmp_path / "one", tmp_path / "other"]
     for by, folder in enumerate(folders):
         folder.mkdir()

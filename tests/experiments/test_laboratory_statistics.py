@@ -1,4 +1,4 @@
-"""Bands, early stopping, and the baselines' descent, against SciPy and by hand."""
+"""Bands, early stopping, and the baselines' descent, compared with SciPy and computations by hand."""
 
 from typing import Any
 
@@ -102,6 +102,6 @@ def test_who_is_done_stays_and_who_is_stopped_stops() -> None:
     found = minimise(bowls, np.zeros((3, 2)), on_iteration=stop_the_second)
     np.testing.assert_allclose(found.weights[0], 3, atol=0.02)
     np.testing.assert_array_equal(found.weights[1], seen[0][0][1])
-    assert seen[-1][1].tolist() == [0]  # the others are worked on no longer
+    assert seen[-1][1].tolist() == [0]  # the others are no longer computed
     np.testing.assert_array_equal(found.weights[2], 0)
     assert found.converged.tolist() == [True, False, True]

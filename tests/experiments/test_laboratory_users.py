@@ -1,4 +1,4 @@
-"""Synthetic users in the laboratory: groups of them, how they are judged by, and where their models start."""
+"""Synthetic users in the laboratory: groups of users, their evaluation, and their start models."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Clients with a vector of their own in the laboratory: turns, the shared weights, and what a kill leaves."""
+"""Clients with a private vector in the laboratory: turns, the shared weights, and the state after a kill."""
 
 from pathlib import Path
 from typing import Any

@@ -1,6 +1,6 @@
-"""Mechanisms of fedping.mechanisms: what they draw, by statistical tests, and runs of files that name them.
+"""Mechanisms of fedping.mechanisms: statistical tests of their draws, and runs of files that name them.
 
-Each statistical test fails for a right program with probability of at most 1e-6, and seeds are fixed.
+Each statistical test fails for a correct program with a probability of at most 1e-6, and seeds are fixed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def test_laplace_adds_noise_of_twice_the_bound_by_epsilon() -> None:
 
 
 def test_the_discrete_noise_has_the_probabilities_of_its_mechanism() -> None:
-    """Of a bound of 3 steps, the sensitivity is 6 steps."""
+    """With a bound of 3 steps, the sensitivity is 6 steps."""
     noisy = sent(discrete_laplace(bound=0.75, step=0.25, epsilon=6.0), [0.3, -0.25]) / 0.25
     assert (noisy == np.rint(noisy)).all()
     mechanism = DiscreteLaplace(6, 6.0)
@@ -124,7 +124,7 @@ def test_nearly_without_noise_it_is_a_step_of_lloyd() -> None:
 
 
 def test_numbers_and_sums_have_the_noise_that_is_stated() -> None:
-    """Of the second cluster with 3 examples: a number with noise of scale 2 / ε, and a sum with 2 d C / ε."""
+    """For the second cluster with 3 examples, the count has noise of scale 2 / ε, and the sum of scale 2 d C / ε."""
     keys = keys_of(SIZE)
     found, _ = PrivateKMeans(bound=2.0, epsilon=4.0).update(MODEL, WEIGHTS, batch_of(SIZE), keys, {})
     numbers = found[:, 7]
@@ -165,7 +165,7 @@ def test_another_model_is_refused_before_a_round(tmp_path: Any) -> None:
 
 
 def k_means_sums(x: np.ndarray) -> np.ndarray:
-    """The sums of one client's examples in one cluster, with noise too small to matter."""
+    """Return the sums of one client's examples in one cluster, with negligible noise."""
     from fedping.client_sim.learning.batch import Examples
 
     batch = Examples(x[None], np.zeros((1, len(x))), np.ones((1, len(x))))
@@ -176,7 +176,7 @@ def k_means_sums(x: np.ndarray) -> np.ndarray:
 
 
 def test_an_example_moves_the_sums_within_the_sensitivity_if_the_preparation_is_fixed_and_else_it_may_not() -> None:
-    """The noise is for a movement of d C in the L1 norm; a new maximum of a feature shrinks all other examples."""
+    """The noise covers a change of d C in the L1 norm; a new maximum of a feature shrinks all other examples."""
     from fedping.client_sim.data import example_data
     from fedping.client_sim.data.preparing import min_max_scaling
 

@@ -1,4 +1,4 @@
-"""The networks of docs/extending.md run as they stand there."""
+"""The networks of docs/extending.md run as written there."""
 
 import importlib
 import re
@@ -38,7 +38,7 @@ def test_a_network_is_a_few_lines() -> None:
 
 
 def test_the_network_of_the_page_learns_digits(folder: Path) -> None:
-    """It is compiled, which takes some seconds."""
+    """Compiling it takes some seconds."""
     importlib.import_module("digits_net")
     results = fedping.run(folder / "digits.toml", overrides={"rounds": 4, "evaluation.every": 2}, folder=folder / "out")
     rows = [row for row in results.metrics().to_pylist() if row["split"] == "test" and row["metric"] == "accuracy"]

@@ -1,4 +1,4 @@
-"""A fleet, a simulated study and the laboratory make the same updates of the same line, data, weights and keys."""
+"""A fleet, a simulated study and the laboratory compute the same updates from the same line, data, weights and keys."""
 
 import asyncio
 from collections.abc import Iterator
@@ -56,7 +56,7 @@ trainings = gradients | local_steps
 
 @dataclass
 class Asked:
-    """What a client's side was asked to train on: the arguments of `updates_of_fleet`."""
+    """The recorded arguments of a call of `updates_of_fleet`."""
 
     weights: np.ndarray
     data: Any
@@ -64,7 +64,7 @@ class Asked:
 
 
 class AsAsked(Problem):
-    """A laboratory problem with the data and keys of somebody else."""
+    """A laboratory problem with the data and keys of a recorded call."""
 
     def train_in(self, round_: int, weights: Any) -> Any:
         return self.train
@@ -74,7 +74,7 @@ class AsAsked(Problem):
 
 
 def in_the_laboratory(spec: ModelSpec, training: Training, asked: Asked) -> np.ndarray:
-    """Return what the laboratory's clients send, shape (k, m), float32."""
+    """Return the updates of the laboratory's clients, shape (k, m), float32."""
     setup = msgspec.structs.replace(next(iter(small().variants.values())), training=training)
     data, line = asked.data, setup.line(spec)
     problem = AsAsked(line, learner_for(spec), data, data, data, None, 0)  # type: ignore[arg-type]
@@ -88,7 +88,7 @@ def in_the_laboratory(spec: ModelSpec, training: Training, asked: Asked) -> np.n
 
 
 def overheard(monkeypatch: pytest.MonkeyPatch, module: Any) -> list[Asked]:
-    """Return a list that takes in what a module asks for."""
+    """Return a list that records a module's calls."""
     found: list[Asked] = []
 
     def asking(
@@ -103,7 +103,7 @@ def overheard(monkeypatch: pytest.MonkeyPatch, module: Any) -> list[Asked]:
 
 
 def sorted_rows(updates: Any) -> np.ndarray:
-    """Return rows in an order of their own: pings come in any."""
+    """Return rows in sorted order, because pings arrive in any order."""
     rows = np.asarray(updates, np.float32)
     return rows[np.lexsort(rows.T[::-1])]
 
@@ -120,7 +120,7 @@ def sent_by_fleet(study: Study, chosen: FleetSettings) -> list[list[float]]:
 
 
 def alone(study: Study, training: Training, line: int = 0) -> Study:
-    """Return a study of one line of another, which everybody trains."""
+    """Return a study with one line of another study, which all clients train."""
     kept = msgspec.structs.replace(study.lines[line], training=training)
     arm = Arm(name="all", share=1.0, line=kept.name, applies=True, submits=True)
     return msgspec.structs.replace(study, lines=(kept,), arms=(arm,))
@@ -162,7 +162,7 @@ def _people() -> tuple[Any, Study, People]:
 
 
 def _of_ticks(training: Training) -> Iterator[np.ndarray]:
-    """Yield the updates that a tick lands, a partition at a time."""
+    """Yield the updates that a tick lands, one partition at a time."""
     experiment, study, people = _people()
     line = msgspec.structs.replace(study.lines[0], training=training)
     study = msgspec.structs.replace(study, lines=(line,))
@@ -210,7 +210,7 @@ def test_browsers_follow_the_training_and_do_not_send_the_same_whatever_it_is() 
 
 
 class _Keeps:
-    """Gradients, and a count of them that stays with the client."""
+    """An algorithm of gradients, with a count of them in the client's state."""
 
     def __init__(self, training: OneGradient) -> None:
         self._gradient = PLAIN(training)

@@ -1,4 +1,4 @@
-"""Oort: clients by the utility of their data, their speed and the time since they last took part."""
+"""Oort: samples clients by the utility of their data, their speed and the time since they last took part."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ SECONDS = np.array([np.nan, 5.0, 5.0, 5.0, 60.0, 30.0])
 
 
 def test_scores_by_hand() -> None:
-    """In round 10, with 30 seconds preferred and utilities cut at 40, the fourth of five.
+    """Computes scores in round 10. The preferred duration is 30 seconds; utilities are cut at 40, the fourth of five.
 
-    Scaled: 0, 1/3, 2/3, 1, 1. Away since the rounds 1, 9, 9, 9 and 4: sqrt(.1 ln 10 / L) = .47985, .15995 and .23993.
-    The fourth takes twice as long as preferred, and has a quarter.
+    The scaled utilities are 0, 1/3, 2/3, 1, 1. The last rounds L were 1, 9, 9, 9 and 4: sqrt(.1 ln 10 / L) = .47985,
+    .15995 and .23993. The fourth takes twice as long as preferred, and gets a quarter.
     """
     settings = Oort(clients=2, seconds=30.0, clip=0.8)
     known = past(last=LAST, seconds=SECONDS)
@@ -75,7 +75,7 @@ def test_the_best_are_drawn_and_new_ones_for_the_share_that_is_explored() -> Non
 
 
 def test_the_share_that_is_explored_decays_to_its_least() -> None:
-    """400 clients, half of them new, 100 of them drawn: 50 of the new in round 1, 12.5 in round 3, and then 10."""
+    """Of 400 clients, half of them new, 100 are drawn: 50 new ones in round 1, 12.5 in round 3, and then 10."""
     half = past(np.where(np.arange(400) % 2, 1.0, np.nan), last=np.where(np.arange(400) % 2, 0, NEVER))
     found = sampler_for(Oort(clients=100, exploration=0.5, decay=0.5, least=0.1), np.ones(400, np.int64), 1)
     assert isinstance(found, OortSampler)
@@ -90,7 +90,7 @@ def test_the_share_that_is_explored_decays_to_its_least() -> None:
 
 
 def test_those_above_the_cut_off_are_drawn_in_proportion_to_their_scores() -> None:
-    """One of three whose scores are 1, 2 and 3; the fourth is below half of the best. 5 deviations: 1 in 10^6."""
+    """Draws one of three clients with scores 1, 2, 3; the fourth is below half of the best. 5 deviations: 1 in 10^6."""
     utilities = np.array([np.nan, np.nan, 0.0, 1.0, 0.6, 0.2])
     settings = Oort(clients=1, exploration=0.0, least=0.0, cut_off=0.5, clip=1.0)
     one = sampler_for(settings, np.ones(6, np.int64), 1)
@@ -103,7 +103,7 @@ def test_those_above_the_cut_off_are_drawn_in_proportion_to_their_scores() -> No
 
 
 def test_the_pacer_by_hand() -> None:
-    """Windows of two rounds gain 20, 16 and 18, and a round more: one fell, so twice the step."""
+    """Windows of two rounds gain 20, 16 and 18, and one more round follows: one gain fell, so the step doubles."""
     gains = np.array([10.0, 10, 8, 8, 9, 9, 3])
     assert preferred_seconds(Oort(clients=1, seconds=30.0, window=2), gains) == 60
     assert preferred_seconds(Oort(clients=1, seconds=30.0, window=2), gains[:3]) == 30
@@ -111,7 +111,7 @@ def test_the_pacer_by_hand() -> None:
 
 
 def test_utilities_of_data_by_hand() -> None:
-    """Losses 3 and 4 of two examples: 2 sqrt((9 + 16) / 2); one example of loss 2 and padding: 2; none: 0."""
+    """Two examples with losses 3 and 4: 2 sqrt((9 + 16) / 2); one example with loss 2, and padding: 2; none: 0."""
 
     class Own:
         def losses(self, weights: np.ndarray, batch: Any) -> np.ndarray:
@@ -120,7 +120,7 @@ def test_utilities_of_data_by_hand() -> None:
             return losses
 
     class Other:
-        """Examples of a type of their own."""
+        """Examples of another type."""
 
         def __init__(self, y: np.ndarray, weight: np.ndarray) -> None:
             self.y, self.weight = y, weight
@@ -140,7 +140,7 @@ def test_utilities_of_data_by_hand() -> None:
 
 @pytest.mark.parametrize("where", ["memory", "files"])
 def test_a_run_draws_by_what_clients_have_sent(tmp_path: Path, where: str) -> None:
-    """Each round is that of the sampler with a record of the run's own."""
+    """Each round equals the sampler's with a record kept by the test."""
     sampling = {"clients": 3, "exploration": 0.6, "least": 0.3, "window": 2}
     changes: dict[str, Any] = {"model": {"name": "linear-regression"}, "data": {"name": "diabetes"}}
     _, weights, problem = run(
@@ -183,7 +183,7 @@ def test_both_engines_draw_the_same_clients(tmp_path: Path) -> None:
 
 
 def test_a_run_with_searches_of_lists_ends(tmp_path: Path) -> None:
-    """Their examples are of another type than rows."""
+    """The examples of lists have another type than rows."""
     raw: dict[str, Any] = {
         "model": {"name": "frecency-2018", "gradient": "analytic", "margin": 1.0},
         "data": {"users": 30},
@@ -235,7 +235,7 @@ def test_its_bias_is_noted_and_impossible_settings_are_refused(tmp_path: Path) -
 
 
 def test_it_needs_fewer_hours_than_even_draws_where_speeds_differ(tmp_path: Path) -> None:
-    """Three of 24 clients a round: the hours of 40 rounds, over three seeds."""
+    """Measures the hours of 40 rounds with three of 24 clients, over three seeds."""
     clock = {"seconds_per_example": {"median": 1.0, "sigma": 1.5}}
     partition = {"partition": "iid", "clients": 24}
     hours: dict[str, list[float]] = {"uniform": [], "oort": []}

@@ -84,7 +84,7 @@ UPLOAD = '[{ link = "times", by = 4.0 }, { link = "half" }]'
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return the environment of somebody whose module is on their path and is named in the documented variable."""
+    """Return the environment of a user whose module is on the path and named in the documented variable."""
     folder = tmp_path_factory.mktemp("own")
     (folder / "half_links.py").write_text(MODULE)
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -93,7 +93,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def ran(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of an experiment with these links, run everywhere; their module lies beside its file alone."""
+    """Return the folder of an experiment with these links, run everywhere; their module is only next to its file."""
     folder = tmp_path_factory.mktemp("run")
     beside = folder / "experiment"
     beside.mkdir()
@@ -131,7 +131,7 @@ def outcome(out: Path, variant: str) -> dict[str, Any]:
 def test_memory_files_and_http_come_to_the_same_model(ran: Path) -> None:
     models = {name: open_store(unit(ran, name) / "store").head("laboratory", "main") for name in ("files", "http")}
     assert models["files"].iteration == models["http"].iteration == 3
-    # Ingest lands pings in files of its own making, whose parts are merged in another order.
+    # Ingest lands pings in different files, whose parts are merged in another order.
     np.testing.assert_allclose(models["files"].weights, models["http"].weights, rtol=1e-12)
     finals = {name: outcome(ran, name) for name in ("dense", "memory", "files", "http")}
     assert finals["memory"]["final"] == finals["files"]["final"]

@@ -1,4 +1,4 @@
-"""What the papers claim and must hold here too, on the very settings of the experiments' files."""
+"""Claims of the papers that must also hold here, with the settings of the experiments' files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,7 +41,7 @@ def train_losses(out: Path, variant: str) -> NDArray[np.float64]:
 
 
 def pooled(problem: Problem) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return everybody's training examples as one matrix, their targets and their weights."""
+    """Return all clients' training examples as one matrix, with their targets and weights."""
     train = problem.train
     return train.x, train.y.astype(float), train.weight  # type: ignore[attr-defined]
 
@@ -75,7 +75,7 @@ def breast_cancer() -> Experiment:
 
 
 def descend(x: NDArray[np.float64], y: NDArray[np.float64], rate: float, l2: float, steps: int) -> NDArray[np.float64]:
-    """Return where gradient descent on all examples leads, written down from the loss alone."""
+    """Return the weights after gradient descent on all examples, implemented from the loss alone."""
     w, b = np.zeros(x.shape[1]), 0.0
     for _ in range(steps):
         error = 1 / (1 + np.exp(-(x @ w + b))) - y
@@ -104,13 +104,13 @@ def test_fed_gd_plus_needs_fewer_rounds(breast_cancer: Experiment, tmp_path: Pat
 def test_local_steps_need_a_third_of_the_rounds_at_first_and_on_some_data_never_get_to_the_end(
     data: str, to_the_end: float | None, tmp_path: Path
 ) -> None:
-    """The thesis (3.3) tells of 3 to 100 times fewer rounds; the clients of "credit" have 35 examples each."""
+    """The thesis (3.3) reports 3 to 100 times fewer rounds; the clients of "credit" have 35 examples each."""
     changes = (f"data.name={data}", "seeds=1", "evaluation.baselines=[]", "evaluation.every=60")
     run(experiment_from_toml(EXPERIMENTS / "breast_cancer.toml", changes), tmp_path / "out", "FedGD", "FedGD+")
     plain, plus = (train_losses(tmp_path / "out", name) for name in ("FedGD", "FedGD+"))
 
     def times_fewer(rounds: int) -> float | None:
-        """Return how many times fewer rounds FedGD+ needs to the loss that FedGD has after so many; None for never."""
+        """Return the factor by which FedGD+ needs fewer rounds than FedGD for the same loss; None if never reached."""
         reached = np.flatnonzero(plus <= plain[rounds])
         return rounds / reached[0] if len(reached) else None
 
@@ -121,7 +121,7 @@ def test_local_steps_need_a_third_of_the_rounds_at_first_and_on_some_data_never_
 
 @pytest.mark.parametrize("name", ["FedGD, 5 of 20 clients", "FedGD+, 5 of 20 clients", "FedGD+, each by a coin"])
 def test_the_mean_of_sampled_clients_is_that_of_all_in_expectation(breast_cancer: Experiment, name: str) -> None:
-    """With equal chances and one vote each, over thousands of rounds: a z-test of each weight's update."""
+    """With equal probabilities and one vote each, over thousands of rounds, by a z-test of each weight's update."""
     setup = breast_cancer.variants[name]
     assert setup.pipeline.weighting == "client"
     problem = prepare(setup, 1, None)
@@ -150,18 +150,18 @@ def accuracy(summary: Summary, variants: Sequence[str]) -> list[float]:
 
 @pytest.mark.long
 def test_five_clients_come_within_a_point_of_centralised_training(tmp_path: Path) -> None:
-    """As in the paper's table, after ten rounds; on three times 1,000 digits that nobody trained on."""
+    """As in the paper's table, after ten rounds; on three times 1,000 digits outside all training data."""
     assert behind_centralised(tmp_path, "rounds=10", "evaluation.every=10") < 0.01
 
 
 @pytest.mark.long
 def test_five_clients_come_within_two_points_of_centralised_training_in_half_the_rounds(tmp_path: Path) -> None:
-    """On 1,000 digits, whose accuracy has a standard error of 0.7 points, so seed fixed."""
+    """On 1,000 digits the accuracy has a standard error of 0.7 points, so the seed is fixed."""
     assert behind_centralised(tmp_path, "rounds=5", "evaluation.every=5", "seeds=1") < 0.02
 
 
 def behind_centralised(folder: Path, *changes: str) -> float:
-    """Return how far the test accuracies of five clients and of centralised training are from each other."""
+    """Return the difference between the test accuracies of five clients and of centralised training."""
     experiment = experiment_from_toml(PAPERS / "rodriguez_barroso_2020_table_4.toml", changes)
     names = ("centralised", "IID, 5 clients")
     summary, _ = run(experiment, folder / "out", *names)
@@ -213,7 +213,7 @@ def test_power_iteration_over_clients_comes_to_the_first_axis_of_the_pooled_data
 
 
 def personal(out: Path, file: str, *variants: str) -> list[NDArray[np.float64]]:
-    """Return the deciding metric of clients' own models with each of two seeds, for some variants."""
+    """Return the deciding metric of clients' own models for each variant, with two seeds."""
     experiment = experiment_from_toml(PAPERS / file, ("rounds=60", "seeds=2", "evaluation.baselines=[]"))
     run(experiment, out, *variants)
     rows = pq.read_table(out / "metrics.parquet").to_pylist()

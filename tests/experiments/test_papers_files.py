@@ -1,4 +1,4 @@
-"""Every file of a paper's experiment can be run as it is, here for two rounds."""
+"""Every file of a paper's experiment runs unchanged, here for two rounds."""
 
 import tomllib
 from pathlib import Path
@@ -31,15 +31,15 @@ NOTED = (
     "lack the module",
     "by means over the clients (CHK_ACCT",
 )
-"""The papers choose on the test examples, and weight a uniform sample by examples, as FedAvg does; two rounds may end
-worse; the principal axis is of features alone; a private run says its guarantee and what it leaves out; lenders
-lack a module."""
+"""Expected notes. The papers choose on the test examples, and weight a uniform sample by examples, as FedAvg does;
+two rounds may end worse; the principal axis is of features alone; a private run states its guarantee and its
+omissions; lenders lack a module."""
 
 QUICKLY = ("rounds=2", "seeds=1", "data.most=100", "evaluation.every=2", "evaluation.baseline_iterations=2")
 
 
 def ends(experiment: Experiment) -> Experiment:
-    """Return the same with the first and the last variant of each model alone, and with two rounds at most."""
+    """Return an experiment with only the first and last variant of each model, and at most two rounds."""
     names: dict[str, list[str]] = {}
     for name, setup in experiment.variants.items():
         names.setdefault(setup.model["name"], []).append(name)

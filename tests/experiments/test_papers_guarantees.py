@@ -1,4 +1,4 @@
-"""Figure 12 of Fritsch et al. 2018: what is printed and drawn of the guarantees, and that the page says the same."""
+"""Figure 12 of Fritsch et al. 2018: the printed and drawn guarantees, which the page repeats."""
 
 import re
 from pathlib import Path
@@ -24,7 +24,7 @@ PAPERS = ROOT / "experiments" / "papers"
 
 
 def test_what_the_papers_formulas_give_is_not_what_is_so() -> None:
-    """Worked out beforehand from the formulas alone: see Fritsch et al. 2018, 5.3.1 and 7.3."""
+    """Expected values are computed from the formulas alone: see Fritsch et al. 2018, 5.3.1 and 7.3."""
     for answers, paper, exact, strict in ((112, 670, 45.8, 71.1), (187, 1210, 72.9, 105.7), (989, 8248, 348, 423)):
         assert spent(answers, 0.1).by_the_paper == pytest.approx(paper, rel=2e-3)
         assert spent(answers, 0.1).exact == pytest.approx(exact, rel=2e-3)
@@ -48,7 +48,7 @@ def test_the_page_has_the_table_that_is_printed() -> None:
 
 
 def test_the_noise_of_the_files_is_the_one_that_is_told_of() -> None:
-    """Two answers shortened to C are up to 2 C apart: the files have the exact ε of one answer with that noise."""
+    """Two answers clipped to C differ by up to 2 C: the files have the exact ε of one answer with that noise."""
     for name in OURS.values():
         experiment = experiment_from_toml(PAPERS / f"{name}.toml")
         privacy = experiment.variants[f"C = {C:g}"].privacy

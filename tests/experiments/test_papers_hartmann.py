@@ -35,7 +35,7 @@ def curve(file: str, variant: str, rounds: int, out: Path, seed: int = 1) -> lis
 
 
 def from_the_first_version(training: Training) -> Training:
-    """Return the training with what is to be the clients' own from the first round on."""
+    """Return the training with its personal part from the first round on."""
     if isinstance(training, OwnTraining) or not isinstance(training.personal, FineTune | Vector):
         return training
     return msgspec.structs.replace(training, personal=msgspec.structs.replace(training.personal, from_version=0))
@@ -99,7 +99,7 @@ def test_users_make_up_for_masks_as_in_figure_13(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_there_is_something_to_personalize_where_users_differ_in_what_they_want(tmp_path: Path) -> None:
-    """Figure 14 of the thesis, to the last iteration before the drift; a right program fails once in 1,000 times."""
+    """The thesis's figure 14, up to the last iteration before the drift; a correct program fails in 1 of 1,000 runs."""
     changes = ("rounds=19", "seeds=6", "evaluation.every=18")
     gains = {}
     for file, name in (("", "transfer"), ("_gain", "transfer, no tastes")):

@@ -1,4 +1,4 @@
-"""The ideas of the page of papers as its blocks write them: each is taken from the page and run."""
+"""The ideas on the page of papers: the code of each block is taken from the page and run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.registry import registry_of_its_own
 
 PAGE = (Path(__file__).parents[2] / "docs" / "papers.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"^```python\n# (\w+)\.py\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
-"""The code of the page, by the name of its file."""
+"""The page's code by file name."""
 
 SMALL: dict[str, Any] = {
     "model": {"name": "logistic-regression", "l2": 1e-2},
@@ -39,7 +39,7 @@ SMALL: dict[str, Any] = {
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Return a function that imports a block of the page as a module of its own, and forgets it after the test."""
+    """Return a function that imports a block of the page as a module, and removes it after the test."""
     registry_of_its_own(monkeypatch)
     fedping.data_set("two-hands")(two_hands)
     fedping.data_set("a-normal")(a_normal)
@@ -61,7 +61,7 @@ def ended(folder: Path, raw: dict[str, Any]) -> tuple[np.ndarray, Problem, Outco
 
 
 def two_hands(*, spoilt: bool = False) -> Any:
-    """Rows of six clients; those of client 2 are others if ``spoilt``."""
+    """Return rows of six clients; client 2 has different ones if ``spoilt``."""
     random = np.random.default_rng(1)
     x, key = random.normal(size=(240, 3)), np.arange(240) % 6
     y = x.sum(axis=1) > 0
@@ -73,7 +73,7 @@ LOCAL = {"algorithm": "local", "epochs": 2, "batch": 8, "rate": 0.3}
 
 
 def test_a_client_that_is_left_out_leaves_no_trace(tmp_path: Path, written: Any) -> None:
-    """The weights are the same to the bit, whatever that client's rows are; and not where it takes part."""
+    """The weights don't depend on that client's rows, to the bit; they do if it takes part."""
     written("forgotten")
     raw = {"rounds": 4, "training": LOCAL, "partition": {"partition": "key"}, "model": {"name": "logistic-regression"}}
 
@@ -121,7 +121,7 @@ def a_normal() -> Any:
 
 
 def test_a_generator_comes_to_the_clients_numbers(tmp_path: Path, written: Any) -> None:
-    """Clients' numbers are N(2, 0.25); the generator begins at N(0, 1), and comes to them."""
+    """Clients' numbers are N(2, 0.25); the generator starts at N(0, 1), and approaches them."""
     pytest.importorskip("jax")
     written("gan")
     raw = {
@@ -144,7 +144,7 @@ def test_boosted_trees_are_those_of_all_rows_in_one_place(tmp_path: Path, writte
     module = written("trees")
     size = {"trees": trees, "depth": depth}
     raw = {
-        "rounds": trees * depth + 1,  # in the last one nothing is left to do
+        "rounds": trees * depth + 1,  # the last round has nothing to do
         "model": {"name": "trees", **size},
         "data": {"name": "breast-cancer", "test": 0.2, "min_max": True},
         "training": {"algorithm": "histograms", "features": 30, **size},
@@ -191,7 +191,7 @@ def test_two_servers_take_the_histograms(tmp_path: Path, written: Any, capsys: p
 
 
 def gain_of(low: np.ndarray, high: np.ndarray, y: np.ndarray, score: np.ndarray) -> tuple[float, float, float]:
-    """Return the gain of a split into two groups of rows, and the values of both."""
+    """Return the gain of a split into two groups of rows, and the values of both groups."""
     p = 1 / (1 + np.exp(-score))
     g, h = (p - y) / len(y), p * (1 - p) / len(y)
     sides = [(g[side].sum(), h[side].sum() + 0.01) for side in (low, high)]
@@ -200,13 +200,13 @@ def gain_of(low: np.ndarray, high: np.ndarray, y: np.ndarray, score: np.ndarray)
 
 
 def best_gain(x: np.ndarray, y: np.ndarray, score: np.ndarray, rows: np.ndarray) -> float:
-    """Return the greatest gain of a split of some rows; one split at a time."""
+    """Return the largest gain of a split of some rows, trying one split at a time."""
     splits = [rows & (x[:, column] < cut / 16) for column in range(x.shape[1]) for cut in range(1, 16)]
     return max(gain_of(low, rows & ~low, y, score)[0] for low in splits)
 
 
 def test_the_implicit_step_of_fedprox_is_the_explicit_one_of_a_smaller_rate(tmp_path: Path) -> None:
-    """With rate 0.3 and mu 2, the explicit one has the rate 0.3 / 1.6."""
+    """With rate 0.3 and mu 2, the explicit step has the rate 0.3 / 1.6."""
     prox = {"algorithm": "local", "steps": 5, "batch": 8, "proximal": 2.0}
     plain = {"optimizer": "momentum", "beta": 0.0}
     implicit = ended(tmp_path / "implicit", {"rounds": 3, "training": {**prox, "rate": 0.3}})[0]
@@ -248,9 +248,9 @@ NOW = 20_000 * DAY
 
 
 def day_of_one_point(page: Page) -> float:
-    """Return the day, from now, on which a page's score has fallen to 1, as Firefox's documentation has it.
+    """Return the days from now until a page's score has fallen to 1, as in Firefox's documentation.
 
-    Visit by visit, against the newest of the sample: with the half-life 30 and the weights 20, 50 and 100.
+    Computed visit by visit, relative to the sample's newest, with the half-life 30 and the weights 20, 50 and 100.
     """
     sample = [visit for visit in newest(page.visits) if visit.type not in (7, 8, 9)]
     ages = [age_in_days(visit, NOW) for visit in sample]
@@ -270,7 +270,7 @@ def day_of_one_point(page: Page) -> float:
 
 
 def a_page(random: np.random.Generator) -> Page:
-    """Return a page with one to twelve visits of any type, one of them by a link."""
+    """Return a page with one to twelve visits of any type, one by a link."""
     visits = [Visit(NOW - int(random.integers(200) * DAY), 1)]
     for _ in range(random.integers(12)):
         kind, origin = int(random.integers(1, 10)), int(random.integers(1, 5))
@@ -287,7 +287,7 @@ def test_frecency_147_is_the_day_that_firefox_stores(written: Any) -> None:
 
 
 def test_frecency_147_by_hand_and_its_gradient(written: Any) -> None:
-    """Typed today and 30 days ago, of four visits in all: (100 + 50) * 4 / 2."""
+    """For a page typed today and 30 days ago, with four visits in all: (100 + 50) * 4 / 2."""
     model = written("frecency_147").Frecency147()
     twice = Page((Visit(NOW, 2), Visit(NOW - 30 * DAY, 2)), visit_count=4)
     table = page_table([twice, *(a_page(np.random.default_rng(seed)) for seed in range(20))], NOW)
@@ -302,7 +302,7 @@ STEP = {"start": 2.0, "min": 0.1, "max": 3.0}
 
 
 def test_frecency_147_learns_from_searches(tmp_path: Path, written: Any) -> None:
-    """Medium begins where high is, and falls below it, as of the users that choose by Firefox's own weights."""
+    """The weight "medium" starts equal to "high", and falls below it, because users choose by Firefox's own weights."""
     written("frecency_147")
     raw: dict[str, Any] = {
         "rounds": 15,

@@ -1,4 +1,4 @@
-"""Learning from lists that production ordered: offsets of places find what naive losses do not (docs/features.md)."""
+"""Learning from lists in production's order: place offsets find the truth, naive losses don't (docs/features.md)."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_offsets_of_places_learn_what_a_naive_loss_does_not() -> None:
     ],
 )
 def test_the_shares_of_the_gain_are_as_published(learner: str, shares: dict[str, float]) -> None:
-    """Two seeds of five: each share is within .05, where those of single seeds spread by about .03."""
+    """With two of the five seeds, each share is within .05; those of single seeds spread by about .03."""
     for looks, share in shares.items():
         found = [share_learned(looks, learner, seed) for seed in (0, 1)]  # type: ignore[arg-type]
         assert sum(found) / 2 == pytest.approx(share, abs=0.05), looks

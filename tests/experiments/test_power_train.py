@@ -1,4 +1,4 @@
-"""The curve of training: cohorts are what rounds get, killed commands go on, and more users do not learn worse."""
+"""The curve of training: cohorts have the rounds' sizes, killed commands resume, and more users don't learn worse."""
 
 import csv
 import fcntl
@@ -49,7 +49,7 @@ def plan_of(folder: Path, cohorts: list[int], repetitions: int = 1) -> TrainingP
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished curve, with its experiment beside it."""
+    """Give a finished curve, with its experiment next to it."""
     folder = tmp_path_factory.mktemp("train")
     training_curve(plan_of(folder, [12, 40], 2), folder / "out", within=5)
     return folder
@@ -139,7 +139,7 @@ def test_a_killed_command_leaves_no_process_and_ends_as_one_that_was_not(done: P
 
 
 def test_ctrl_c_is_one_line_and_leaves_no_process(done: Path, tmp_path: Path) -> None:
-    """Ctrl-C goes to every process of the terminal; only the command's own may say a word."""
+    """Ctrl-C reaches every process of the terminal, but only the command's own may print."""
     mark, out = new_mark(), tmp_path / "out"
     command = [sys.executable, "-m", "fedping", "power", "train", str(done / "experiment.toml"), "--out", str(out)]
     command += ["--cohorts", "300,400", "--processes", "2"]

@@ -1,4 +1,4 @@
-"""Audits: a line that keeps its promise passes, and each of the defects that lines have had elsewhere is found."""
+"""Audits: a line that keeps its guarantee passes, and each known kind of defect is found."""
 
 import json
 from pathlib import Path
@@ -18,11 +18,11 @@ from fedping.server_jobs.round import ping_filter, private_sums
 from tests.support.private import private_study
 
 RUNS = 1000
-"""With and without the canary. A bound is wrong in one of 20 audits at most; seeds are fixed."""
+"""Number of runs with, and without, the canary. A bound is wrong in at most one of 20 audits; seeds are fixed."""
 
 
 class Drawn:
-    """Noise of the laboratory, as fast as many runs need it, of so many times the standard deviation asked for."""
+    """Fast noise for many laboratory runs, with a multiple of the requested standard deviation."""
 
     def __init__(self, times: float = 1.0) -> None:
         self._rng, self._times = np.random.default_rng(20), times

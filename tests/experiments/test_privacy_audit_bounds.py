@@ -1,4 +1,4 @@
-"""Lower bounds of ε: stated values, what they prove of a right mechanism, and that they find half of the noise."""
+"""Lower bounds of ε: published values, bounds for a correct mechanism, and the detection of halved noise."""
 
 import math
 
@@ -12,7 +12,7 @@ DELTA, CLAIMED = 1e-5, epsilon_of(1.0, 1e-5)
 
 
 def scores(runs: int, seed: int, noise: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-    """Scores of so many runs of each kind of a Gaussian mechanism of sensitivity 1, with canary and without."""
+    """Return the scores of ``runs`` runs of a Gaussian mechanism of sensitivity 1, with and without the canary."""
     rng = np.random.default_rng(seed)
     return rng.normal(1, noise, runs), rng.normal(0, noise, runs)
 

@@ -1,4 +1,4 @@
-"""What the pages tell of the privacy toolbox is what comes out: the example and the paper's table."""
+"""The pages on the privacy toolbox show the real results: the example and the paper's table."""
 
 import os
 import re

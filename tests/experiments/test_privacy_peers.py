@@ -1,4 +1,4 @@
-"""Private training beside a peer's: what is scored, and that an interpreter without the peer is refused."""
+"""The comparison with another library's private training: the scores, and an error in a Python without the library."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("model", ["logistic", "network"])
 def test_weights_are_scored_by_the_model_that_the_clients_train(model: str, tmp_path: Path) -> None:
-    """The gradient of the loss that is reported is the one of a client's step, by differences."""
+    """The gradient of the reported loss, by differences, equals a client's step."""
     make_data(tmp_path, model, 2)  # type: ignore[arg-type]
     x, y = np.load(tmp_path / "x.npy")[0], np.load(tmp_path / "y.npy")[0]
     start = [array + 0.01 for array in start_weights(model)]  # type: ignore[arg-type]

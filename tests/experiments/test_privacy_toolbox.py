@@ -1,4 +1,4 @@
-"""The laboratory's mechanisms, compositions and filters: stated values, their promises counted, what they refuse."""
+"""The laboratory's mechanisms, compositions and filters: published values, counted guarantees, and rejections."""
 
 import math
 from collections.abc import Callable
@@ -147,7 +147,7 @@ def test_basic_and_advanced_composition() -> None:
     many = composed(Guarantee(0.01), 1000, 1e-5)
     assert many.epsilon == pytest.approx(0.01 * math.sqrt(2000 * math.log(1e5)) + 10 * math.expm1(0.01))
     assert many.epsilon < 10
-    assert composed(Guarantee(0.01, 1e-8), 1000, 1e-5).epsilon == pytest.approx(10)  # all of delta is spent by itself
+    assert composed(Guarantee(0.01, 1e-8), 1000, 1e-5).epsilon == pytest.approx(10)  # its own delta uses up delta
     with pytest.raises(NoGuarantee, match="1001 answers have a delta of"):
         composed(Guarantee(0.01, 1e-8), 1001, 1e-5)
 
@@ -172,7 +172,7 @@ BUDGET = Guarantee(4.0, 1e-5)
     [(0.01, 2678, 400), (0.05, 106, 80), (0.1, 26, 40), (0.2, 6, 20), (0.5, 1, 8), (0.8, 0, 5)],
 )
 def test_how_many_answers_each_filter_allows(epsilon: float, advanced: int, by_sum: int) -> None:
-    """The paper's table 6 has 20, 8 and 5 runs: the basic filter's, though its text speaks of the other."""
+    """The paper's table 6 has 20, 8 and 5 runs, which are the basic filter's, although its text names the other."""
     assert AdvancedFilter(BUDGET).allowed(Guarantee(epsilon)) == advanced
     assert BasicFilter(BUDGET).allowed(Guarantee(epsilon)) == by_sum
 
@@ -242,7 +242,7 @@ def test_one_signs_variance_is_what_comes_out() -> None:
     m, n, epsilon, source = 5, 400, 1.0, rng()
     p = one_sign_truth(epsilon)
     assert RandomisedResponse(2 * p - 1).guarantee.epsilon == pytest.approx(epsilon)
-    signs = source.choice([-1, 1], (4000, n))  # of the coordinate that is looked at
+    signs = source.choice([-1, 1], (4000, n))  # for the reported coordinate
     sent = np.where(source.random(signs.shape) < p, signs, -signs) * (source.integers(m, size=signs.shape) == 0)
     means = (m / (2 * p - 1) * sent).mean(axis=1) - signs.mean(axis=1)
     assert means.var() == pytest.approx(one_sign_variance(epsilon, m, n) - 1 / n, rel=0.1)

@@ -1,4 +1,4 @@
-"""Experiments whose clients learn from targets by randomised response."""
+"""Experiments whose clients learn from targets reported by randomised response."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_preparation_by_true_targets_is_refused(changes: dict[str, Any]) -> No
 
 
 def test_clients_of_ifca_choose_their_model_by_their_reports(tmp_path: Path) -> None:
-    """Reports that are the opposite of two classes lead clients to the other of two models."""
+    """Inverted reports of two classes lead clients to the other of two models."""
     from fedping.experiments.laboratory.preparing import prepare
     from fedping.experiments.laboratory.rounds.several import IfcaRounds
 

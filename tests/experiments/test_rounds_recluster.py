@@ -1,4 +1,4 @@
-"""Federated k-means as a whole: the clients' own model, reclustered in memory and through files; and scikit-learn's."""
+"""Federated k-means end to end: clients' models, reclustered in memory and through files; against scikit-learn."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,7 +23,7 @@ from tests.support.laboratory_rounds import file_rounds, memory_rounds
 K, D, CLIENTS, EACH = 4, 2, 12, 30
 X, BLOB = make_blobs(CLIENTS * EACH, centers=[[0, 0], [8, 0], [0, 8], [8, 8]], cluster_std=0.8, random_state=3)
 BY_BLOB = np.argsort(BLOB, kind="stable")
-"""A client has examples of one blob or two: as far from independent and identical as it gets."""
+"""Order of examples by blob: each client has examples of one or two blobs, so that data are strongly non-iid."""
 
 EXAMPLES = Examples(X[BY_BLOB].reshape(CLIENTS, EACH, D), np.zeros((CLIENTS, EACH)), np.ones((CLIENTS, EACH)))
 IDS = uuid_bytes(np.arange(CLIENTS, dtype=np.uint64))

@@ -1,4 +1,4 @@
-"""`fedping audit join`: what each attack recovers of a table, what protection leaves, and what it proves."""
+"""`fedping audit join`: the rows that each attack recovers, with and without protection, and its proven bound."""
 
 import dataclasses
 import json
@@ -60,7 +60,7 @@ def found(of: Target, versions: int = 30) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_each_attack_finds_rows_and_protection_leaves_what_chance_does(seed: int) -> None:
-    """A protected guess is near a row in six columns with a probability below 1e-14, since its noise exceeds 1."""
+    """A protected guess is near a row in six columns with a probability below 1e-14, because its noise exceeds 1."""
     regression = found(target("logistic-regression", OneGradient(), seed))
     assert regression["half-spaces"].rows >= 24
     assert regression["refused pings"].rows >= 190, "all under one number"
@@ -101,7 +101,7 @@ def test_a_cluster_of_one_row_tells_it_where_the_program_does_not_refuse() -> No
 
 
 def test_what_is_proven_is_below_the_claim_and_above_it_with_too_little_noise() -> None:
-    """The bound exceeds a true claim with a probability of 5 % at most; the seed is fixed."""
+    """The bound exceeds a true claim with a probability of at most 5 %; the seed is fixed."""
     for of in (target("logistic-regression", OneGradient()), target("linear-regression", OneGradient())):
         plan = Plan(1, 3.0, usual_delta(ROWS))
         z = plan.multiplier(of.training, 1)
@@ -175,7 +175,7 @@ def test_of_rows_that_are_alike_no_more_fall_than_were_tried(
 
 
 def test_the_study_file_of_clients_has_the_same_attacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An institution has what the server sends, and not the operator's file."""
+    """An institution has only the server's document, not the operator's file."""
     toml = typed(tmp_path, "--versions", "40", "--runs", "20", "--json")
     assert main(toml) == 0
     told = json.loads(capsys.readouterr().out)["attacks"]

@@ -1,4 +1,4 @@
-"""Whose a folder is: the same experiment goes on in it, another one is sent away."""
+"""The owner of a run's folder: the same experiment continues in it, another one is rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samplings that follow what clients have sent: power of choice, and those of a user's own."""
+"""Samplings by clients' earlier pings: power of choice, and users' own samplings."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def past(losses: list[float], newest: list[float] | None = None, round_: int = 3
 
 
 def test_those_with_the_largest_losses_are_chosen_and_those_never_seen_before_them() -> None:
-    """By hand: of [0.1, never, 3, 2, 0.5] the two largest are the second and the third."""
+    """By hand: of [0.1, never, 3, 2, 0.5], the second and third are chosen."""
     for kind, expected in (("last", [1, 2]), ("newest", [0, 4])):
         sampler = sampler_for(PowerOfChoice(clients=2, candidates=5, losses=kind), np.ones(5, np.int64), 1)  # type: ignore[arg-type]
         assert isinstance(sampler, PowerOfChoiceSampler)
@@ -175,7 +175,7 @@ def test_its_bias_is_noted_and_impossible_settings_are_refused(tmp_path: Path) -
 def test_a_sampling_of_ones_own_gets_the_past_if_it_asks_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever was away longest: eight clients, three at a time, take turns."""
+    """A sampling that draws the clients absent for the longest: eight clients take turns, three at a time."""
     registry_of_its_own(monkeypatch)
     seen: list[Past] = []
 

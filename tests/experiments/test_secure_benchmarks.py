@@ -1,4 +1,4 @@
-"""What is measured of secure aggregation is right: sums, rounds that are published, proofs that hold."""
+"""The benchmarks of secure aggregation measure correct work: sums, published rounds, valid proofs."""
 
 import subprocess
 import sys

@@ -60,7 +60,7 @@ def gradients(problem: Problem, weights: np.ndarray) -> np.ndarray:
 
 
 def test_edges_average_their_clients_and_the_cloud_the_edges(tmp_path: Path) -> None:
-    """A second implementation: of 8 clients in 3 edges of unequal size, the cloud counts each edge by its clients."""
+    """Compared with a second implementation: 8 clients in 3 unequal edges, which the cloud weights by their clients."""
     settings = {"edges": 3, "edge_rounds": 2}
     for rounds in (5, 6):
         _, models, problem = run(tmp_path / str(rounds), hierarchy=settings, rounds=rounds)
@@ -111,7 +111,7 @@ def test_ifca_comes_to_the_models_of_a_second_implementation(tmp_path: Path) -> 
 
 
 def test_the_two_parts_are_those_with_the_least_greatest_cosine() -> None:
-    """Beside a search of all divisions of 7 vectors in two, for 20 draws."""
+    """Compared with a search of all divisions of 7 vectors into two parts, for 20 draws."""
     random = np.random.default_rng(1)
     for _ in range(20):
         vectors = random.normal(size=(7, 3))
@@ -127,9 +127,9 @@ def test_the_two_parts_are_those_with_the_least_greatest_cosine() -> None:
 
 @pytest.mark.parametrize("clusters", [{"by": "ifca", "clusters": 4}, SPLIT], ids=lambda each: each["by"])
 def test_clients_of_a_kind_find_each_other_and_predict_better(clusters: dict[str, Any], tmp_path: Path) -> None:
-    """On digits of four turns, a model of bipartition is of one turn, and a turn has one model of IFCA.
+    """With digits in four rotations, each bipartition model serves one rotation, and each rotation has one IFCA model.
 
-    IFCA may leave two turns with one model, and bipartition may divide a turn further. Both gain .1 of accuracy.
+    IFCA may leave two rotations with one model, and bipartition may split a rotation. Both gain .1 of accuracy.
     """
     variant = unit(**TURNED, clusters=clusters)
     outcome = run_unit(variant, tmp_path)

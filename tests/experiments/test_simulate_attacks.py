@@ -1,4 +1,4 @@
-"""Hostile clients of a simulated study: their pings land as anybody's, and the others' stay as they are."""
+"""Hostile clients of a simulated study: their pings land like all others, and honest pings stay unchanged."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the simulation lands is what ingest lands when the same pings are posted to it."""
+"""The simulation lands the same rows as ingest for the same pings."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How long an iteration is, when training stops, and which version is then kept."""
+"""The length of an iteration, the end of training, and the version that is then kept."""
 
 import shutil
 from functools import partial
@@ -161,7 +161,7 @@ def test_a_simulated_line_that_its_guard_rolls_back_goes_on_to_its_last_iteratio
 
 
 def with_rules(study: Path, rules: str) -> None:
-    """Give the only line of a study file rules of its own."""
+    """Give the only line of a study file its own rules."""
     study.write_text(study.read_text().replace("[lines.pipeline]", f"{rules}\n[lines.pipeline]"))
 
 

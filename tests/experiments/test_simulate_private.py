@@ -1,4 +1,4 @@
-"""Simulated private studies: one ping a client and version, budgets, the same bits after kills, and what is left."""
+"""Simulated private studies: one ping for each client and version, budgets, the same bits after kills, and files."""
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -46,7 +46,7 @@ def run(file: Path, out: Path, threads: int = 1) -> PrivateSummary:
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run, with its experiment beside it."""
+    """Give a finished run, with its experiment next to it."""
     folder = tmp_path_factory.mktemp("hushed")
     run(private_experiment_file(folder), folder / "out")
     return folder
@@ -75,8 +75,8 @@ def test_coins_are_tossed_by_a_key_of_the_seed_which_is_nowhere(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("function", "nth", "moment"),
     [
-        ("replace", 10, "before"),  # what clients keep after a tick in the middle of an iteration
-        ("link", 4, "after"),  # a version published, and the pings it was made of still there
+        ("replace", 10, "before"),  # clients' state after a tick in the middle of an iteration
+        ("link", 4, "after"),  # a version published, with its pings not yet deleted
         pytest.param("link", 4, "before", marks=pytest.mark.long),  # noise drawn, and its version not published
         ("unlink", 10, "before"),  # some pings of a released version deleted
     ],
@@ -211,7 +211,7 @@ def test_ids_that_an_attack_invents_contribute_as_clients_do(tmp_path: Path) -> 
 
 
 class Ticks:
-    """Ticks of clients of a private study, whose newest version is a new one every second tick."""
+    """Ticks of a private study's clients, with a new version every second tick."""
 
     def __init__(self, file: Path) -> None:
         self.experiment, self.study = experiment_from_toml(file)
@@ -229,7 +229,7 @@ class Ticks:
         return [(part.version, part.table) for part in maker.parts(tick, tick // 2, self.means, models)]
 
     def clients(self, version: int) -> dict[bytes, int]:
-        """Return whose id each is in a version."""
+        """Return the client of each id in a version."""
         pings = PrivatePings(public_study(self.study), self.experiment.seed, in_memory)
         found = {}
         for position, arm in enumerate(self.study.arms):

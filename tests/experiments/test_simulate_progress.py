@@ -1,4 +1,4 @@
-"""Where the simulation of a study is, as its folder tells while it runs."""
+"""The progress of a study's simulation, as its folder shows it during the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole runs: the same seed the same bits, also after kills; phases, stale models, and what a run leaves."""
+"""Whole runs: the same seed gives the same bits, also after kills; phases, stale models, and a run's files."""
 
 import sys
 from pathlib import Path
@@ -39,7 +39,7 @@ def landed(out: Path, iteration: int, line: str | None = "main") -> pa.Table:
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run, with its experiment beside it."""
+    """Give a finished run, with its experiment next to it."""
     folder = tmp_path_factory.mktemp("simulated")
     run(experiment_file(folder), folder / "out")
     return folder
@@ -74,7 +74,7 @@ def test_a_killed_run_ends_with_the_same_bits(done: Path, tmp_path: Path, functi
     assert process(function) == -9
     every = contents(done / "out")
     before = contents(tmp_path / "out")
-    passing = {"latest.json", "progress.json", "state.json"}  # say how far it is, and change
+    passing = {"latest.json", "progress.json", "state.json"}  # show the progress, and change
     whole = {
         name: data
         for name, data in before.items()
@@ -92,7 +92,7 @@ def test_a_finished_run_is_not_made_again(done: Path) -> None:
     told: list[Progress] = []
     simulate(*experiment_from_toml(done / "experiment.toml"), done / "out", 1, told.append)
     assert contents(done / "out") == before
-    assert told[-1].pings < 200  # only the last tick is looked at again, for it may have been cut off
+    assert told[-1].pings < 200  # only the last tick is checked again, because it may have been cut off
 
 
 def test_each_iteration_s_pings_make_the_next_version(done: Path) -> None:
@@ -115,7 +115,7 @@ def test_the_evaluation_lands_with_the_frozen_version_and_nothing_else_does(done
     assert len(received) > 100
     assert received.min() >= begin
     assert received.max() < begin + 3 * 1_800_000
-    for number in range(4):  # those of the last trained version may come late, in the first ticks of the evaluation
+    for number in range(4):  # pings of the last trained version may be late, in the first ticks of the evaluation
         times = landed(done / "out", number).column("received_at").cast(pa.int64()).to_numpy()
         assert np.mean(times < begin) > 0.95
 

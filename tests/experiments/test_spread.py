@@ -1,4 +1,4 @@
-"""Simulations on Spark's executors: the same files to the byte as in one process, and the same sentences."""
+"""Simulations on Spark's executors: the same files to the byte, and the same messages, as in one process."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def landed(out: Path) -> pa.Table:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have even a small experiment's tick in several blocks."""
+    """Split even a small experiment's tick into several blocks."""
     monkeypatch.setattr(blocks, "SEARCHES_A_BLOCK", 100)
 
 
@@ -94,7 +94,7 @@ def test_blocks_make_the_pings_of_a_tick_at_once(tmp_path: Path, monkeypatch: py
     assert isinstance(whole, Summary)
     assert isinstance(parts, Summary)
     assert (parts.pings, parts.senders) == (whole.pings, whole.senders)
-    # A round adds up pings in the order of the files, so version 1 may differ in its last bits, and what is made of it.
+    # A round adds up pings in the order of the files, so version 1 and later results may differ in their last bits.
     first = pc.field("model_version") < 1
     one, other = (landed(tmp_path / name).filter(first) for name in ("whole", "parts"))
     assert one.num_rows > 150
@@ -139,7 +139,7 @@ def test_a_run_that_was_spread_goes_on_in_one_process(tmp_path: Path, spark) -> 
     with pytest.raises(Enough):
         simulate(*experiment_from_toml(file), tmp_path / "there", watch=watch, spark=engine)
     assert json.loads((tmp_path / "there" / WAVE).read_bytes())["tick"] == 1
-    (tmp_path / "there" / LOCKS).mkdir()  # as a driver leaves it that is killed
+    (tmp_path / "there" / LOCKS).mkdir()  # as left by a killed driver
     for file_of_the_middle in (tmp_path / "there" / "landing").rglob("*-000000000003.parquet"):
         file_of_the_middle.unlink()  # as if that tick's executor had not been the quickest
     simulate(*experiment_from_toml(file), tmp_path / "there")
@@ -159,7 +159,7 @@ def test_a_private_study_is_not_spread(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def without_seconds(out: Path) -> dict[str, bytes]:
-    """Return what an experiment left, but for the time that its runs took."""
+    """Return the files of an experiment, without its runs' durations."""
     found = contents(out)
     return {
         name: json.dumps({**json.loads(said), "seconds": 0}).encode() if name.endswith("run.json") else said
@@ -266,7 +266,7 @@ def test_that_spark_is_not_installed_is_told_before_anything_is_read(tmp_path: P
     assert len(ran.stderr.splitlines()) == 1
 
 
-# --- what spreads them ---
+# --- distribution over executors ---
 
 
 @pytest.mark.spark
@@ -312,7 +312,7 @@ if __name__ == "__main__":
 @pytest.mark.long  # as the sweep above, with a module of the user's own beside the experiment
 @pytest.mark.spark
 def test_what_lies_beside_a_script_is_imported_here_as_by_the_script(tmp_path: Path) -> None:
-    """Also if it is named as a folder of a checkout of ours."""
+    """Tested with a module that has the name of a folder of fedping's checkout."""
     (tmp_path / "helper.py").write_text("FACTOR = 21\n")
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, str(tmp_path / "script.py")]

@@ -1,4 +1,4 @@
-"""SCAFFOLD, FedDyn and APFL in runs: by name, in every place, resumed to the same bits, and where they cannot be."""
+"""SCAFFOLD, FedDyn and APFL in runs: by name, everywhere, resumed to the same bits, and rejected where impossible."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def experiment(name: str, **changes: Any) -> Experiment:
 
 
 def last(out: Path) -> Any:
-    """Return the weights that an experiment's only run ended with."""
+    """Return the final weights of an experiment's only run."""
     [found] = out.glob("**/seed-1/last.npy")
     return np.load(found)
 
@@ -85,7 +85,7 @@ def test_a_run_that_was_killed_comes_to_the_same_bits_whatever_the_threads(
 
 
 def test_the_published_control_variate_is_the_mean_of_the_clients_own(tmp_path: Path) -> None:
-    """Up to what is lost in a ping, whose numbers have seven digits."""
+    """Equal up to rounding in a ping, whose numbers have seven digits."""
     from fedping.experiments.laboratory.cohort import Cohorts
     from fedping.experiments.laboratory.preparing import prepare
     from fedping.experiments.laboratory.rounds import open_rounds
@@ -103,7 +103,7 @@ def test_the_published_control_variate_is_the_mean_of_the_clients_own(tmp_path: 
 
 
 def test_a_model_of_ones_own_is_measured_beside_the_common_one(tmp_path: Path) -> None:
-    """Clients with two of ten digits each do better with their own share; before they have trained it is the same."""
+    """Clients with two of ten digits each do better with their own part; before training there is no difference."""
     few = {"partition": "labels", "labels": 2, "clients": 10}
     data = {"name": "digits", "validation": 0.1}
     run_experiment(experiment("apfl", data=data, partition=few, rounds=10), tmp_path / "out", jobs=1)
@@ -176,7 +176,7 @@ def test_users_of_a_simulated_study_keep_none() -> None:
 
 
 def test_what_is_written_down_does_not_change_with_the_rest_of_fedping() -> None:
-    """A run that was begun goes on with a later fedping, unless the algorithm itself is another."""
+    """A run continues with a later fedping, unless the algorithm itself has changed."""
     from fedping.protocol.canonical_source import canonical_source
     from fedping.protocol.extensions import extension_of
     from fedping.protocol.source_digest import _sources

@@ -1,4 +1,4 @@
-"""Structured training and its encodings in the laboratory and in simulated studies: the same bits on every way."""
+"""Structured training and its encodings give the same bits in the laboratory and in simulated studies."""
 
 from __future__ import annotations
 

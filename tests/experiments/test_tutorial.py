@@ -1,4 +1,4 @@
-"""The tutorial runs as it stands: its files are written, its commands run in order, and what it shows comes out."""
+"""The tutorial works as written: its files are written, its commands run in order, and its outputs appear."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TIME = re.compile(r"[\d.]+ ms")
 
 @dataclass(frozen=True)
 class Place:
-    """Where the reader works: a folder of their own, and a checkout, whose commands are on their path."""
+    """The reader's working place: a folder, and a checkout whose commands are on the path."""
 
     folder: Path
     checkout: Path
@@ -50,7 +50,7 @@ class Place:
 
 @contextlib.contextmanager
 def on_one_core() -> Iterator[None]:
-    """Run what is started here one after the other: processes side by side take longer to start than these runs."""
+    """Run everything started here on one core, because starting parallel processes takes longer than these runs."""
     cores = os.sched_getaffinity(0)  # of this thread, which is what a process that it starts inherits
     os.sched_setaffinity(0, {min(cores)})
     try:
@@ -61,7 +61,7 @@ def on_one_core() -> Iterator[None]:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    """A copy of the rooms, for the tutorial changes them; `fedping` does not look for modules where it is started."""
+    """Give a copy of fedping's packages for the tutorial to change; `fedping` doesn't import the working directory."""
     checkout = tmp_path / "checkout"
     skipped = shutil.ignore_patterns("__pycache__", "*.ipynb")
     for room in ROOMS:
@@ -81,7 +81,7 @@ def place(tmp_path: Path) -> Place:
     ("page", "least"), [("your_own_model", 8), pytest.param("your_own_algorithm", 4, marks=pytest.mark.long)]
 )
 def test_the_tutorial_runs_and_shows_what_comes_out(place: Place, page: str, least: int) -> None:
-    """In `make test` the tutorial is followed up to its second output; in `make test-long` to its end."""
+    """`make test` follows the tutorial up to its second output; `make test-long` to its end."""
     shown = spark = 0
     for command, output in followed((PAGES / f"{page}.md").read_text(encoding="utf-8"), place):
         spark += "engine=spark" in command
@@ -96,7 +96,7 @@ def test_the_tutorial_runs_and_shows_what_comes_out(place: Place, page: str, lea
 
 
 def followed(page: str, place: Place) -> Iterator[tuple[str, str]]:
-    """Yield every command of a page and the output that it shows, having done what stands before it."""
+    """Yield every command of a page with its shown output, after executing everything before it."""
     for language, text in BLOCK.findall(page):
         head = HEAD.match(text)
         if language == "console":
@@ -110,7 +110,7 @@ def followed(page: str, place: Place) -> Iterator[tuple[str, str]]:
 
 
 def patch(file: Path, changes: str) -> None:
-    """Make the changes of a diff, whose parts are divided by lines that begin with '@@'."""
+    """Apply the changes of a diff, whose parts are separated by lines that begin with '@@'."""
     text = file.read_text(encoding="utf-8")
     for part in re.split(r"^@@.*\n", changes, flags=re.MULTILINE):
         lines = part.splitlines(keepends=True)
@@ -121,7 +121,7 @@ def patch(file: Path, changes: str) -> None:
 
 
 def assert_same(shown: str, said: str) -> None:
-    """Compare words exactly, and numbers as they are rounded; a time is anybody's."""
+    """Compare words exactly, and numbers as rounded; ignore times."""
     shown, said = (TIME.sub("ms", text).replace("\N{MINUS SIGN}", "-") for text in (shown, said))
     assert NUMBER.sub("#", said).split() == NUMBER.sub("#", shown).split(), said
     numbers, again = ([float(number.replace(",", "")) for number in NUMBER.findall(text)] for text in (shown, said))

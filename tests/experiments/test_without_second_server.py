@@ -1,4 +1,4 @@
-"""What works on one server alone says so of lines of shares, and what to do; what is planned for two counts both."""
+"""Features for a single server reject two-server lines with advice; plans for two servers count both."""
 
 import base64
 import json

@@ -1,7 +1,7 @@
-"""The golden documents: what there is, where it lies, and what reading each has to give.
+"""The golden documents, their files, and the expected result of reading each.
 
-`frozen/NAME.tar.gz` has the documents as fedping wrote them at :data:`COMMIT` or later, and `expected.json`: what the
-reader of the name returned then. `generate.py` made them; never write one anew because a test fails.
+`frozen/NAME.tar.gz` has documents written by fedping at :data:`COMMIT` or later, and `expected.json` with the
+reader's result at the time. `generate.py` made them; never write one again because a test fails.
 """
 
 import gzip
@@ -20,7 +20,7 @@ LATER: dict[str, str] = {
     "lists": "a8af754d2f3d8db87c2f5761ad940e1934655aae",
     "protected": "8f5dec9fbb002bc884765f4ad08da682b7fe2207",
 }
-"""By name the commit whose program wrote a document that :data:`COMMIT` could not."""
+"""Commits of the programs that wrote documents which :data:`COMMIT` could not, by name."""
 FROZEN = Path(__file__).parent / "frozen"
 
 GOLDEN = {
@@ -38,16 +38,16 @@ GOLDEN = {
     "lists": "lists",
     "protected": "protected",
 }
-"""By name of a document the module of `tests/golden/reading` whose ``read`` reads it, goes on and computes it again.
+"""The module of `tests/golden/reading` for each document; its ``read`` reads, continues and recomputes the document.
 
-`tests/golden/writing/NAME.py` has written it.
+`tests/golden/writing/NAME.py` wrote the document.
 """
 
 CLOSELY = {"commands", "analysed"}
-"""Documents whose figures come from SciPy, of which every version has other last digits."""
+"""Documents with figures from SciPy, whose versions differ in the last digits."""
 
 ON_SPARK = {"analysed"}
-"""Documents that are read with Spark."""
+"""Documents whose readers use Spark."""
 
 _EXACT_AUC = "the AUC is exact and was computed from bins"
 
@@ -67,25 +67,25 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("runs", "hushed.summary.caution"): "the same",
     ("runs", "hushed.summary.results.note"): "the same",
 }
-"""By name and pattern of places, as in ``("runs", "*.metrics.* auc.*")``, why the values there are others by now."""
+"""Reasons for changed values, by document and pattern of places, as in ``("runs", "*.metrics.* auc.*")``."""
 
 CLOSE = 1e-9
-"""By how much numbers may differ, relative to the larger, where other routines of linear algebra compute them."""
+"""Maximum relative difference of numbers computed by other routines of linear algebra."""
 
 TO_THE_BIT = ("kernel", "bytes", "digest")
-"""Parts of keys whose values are not compared then: digests, and lengths of numbers that are written down."""
+"""Parts of keys whose values are then not compared: digests, and lengths of numbers written as text."""
 
 Read = Callable[[Path], dict[str, Any]]
 
 
 def reader(name: str) -> Read:
-    """Return what reads a golden document: a function of the folder that it was unpacked into."""
+    """Return the reader of a golden document: a function of the folder into which it was unpacked."""
     found: Read = importlib.import_module(f"tests.golden.reading.{GOLDEN[name]}").read
     return found
 
 
 def pack(name: str, documents: Path, expected: dict[str, Any]) -> Path:
-    """Freeze a folder of documents with what reading them has to give; return the archive."""
+    """Freeze a folder of documents with the expected result of reading them; return the archive."""
     told = json.dumps(expected, indent=1, sort_keys=True).encode()
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
@@ -108,7 +108,7 @@ def _plain(about: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def unpack(name: str, folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Unpack a golden document into a folder; return where it is, and what reading it has to give."""
+    """Unpack a golden document into a folder; return its path, and the expected result of reading it."""
     with tarfile.open(FROZEN / f"{name}.tar.gz") as archive:
         archive.extractall(folder, filter="tar")
     documents = folder / "documents"
@@ -119,12 +119,12 @@ def unpack(name: str, folder: Path) -> tuple[Path, dict[str, Any]]:
 def differences(
     expected: Any, found: Any, place: str = "", close: float = 0.0, leaving_out: tuple[str, ...] = ()
 ) -> dict[str, str]:
-    """Return by place what is not as expected, in words; what is new beside that is no difference.
+    """Return the differences from the expected JSON, in words by place; additional values don't count.
 
     Args:
         expected, found: JSON.
-        place: of both in the whole.
-        close: by how much numbers may differ, relative to the larger.
+        place: the place of both in the whole document.
+        close: maximum difference of numbers, relative to the larger.
         leaving_out: parts of keys whose values are not compared.
     """
     if isinstance(expected, dict) and isinstance(found, dict):
@@ -152,10 +152,10 @@ def differences(
 
 
 def unexcepted(name: str, told: dict[str, str]) -> dict[str, str]:
-    """Return the differences of a document that no exception is about.
+    """Return the differences of a document that no exception covers.
 
     Raises:
-        AssertionError: an exception is about none.
+        AssertionError: an exception covers no difference.
     """
     for golden, pattern in EXCEPTIONS:
         if golden == name:

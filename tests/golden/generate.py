@@ -1,18 +1,18 @@
 """Freezes the golden documents, each with the program of its commit installed as a wheel.
 
-    python -m tests.golden.generate                    all that are not there
-    python -m tests.golden.generate NAME ...           these, in the place of those that are there
+    python -m tests.golden.generate                    all missing documents
+    python -m tests.golden.generate NAME ...           these, replacing existing ones
 
-It exports the commit, builds its wheel with the setuptools of this environment, without a network, and installs that
-into a folder outside any checkout. In a process that finds fedping there and nowhere else, each document is written by
-`tests/golden/writing`; then `tests/golden/reading` reads, continues and recomputes a copy, and what that gives is
-frozen beside it. `tests/support` is that of the commit, too.
+It exports the commit, builds its wheel with this environment's setuptools, without a network, and installs it into a
+folder outside any checkout. In a process that can import only that fedping, `tests/golden/writing` writes each
+document; then `tests/golden/reading` reads, continues and recomputes a copy, and the result is frozen with the
+document. `tests/support` is also the commit's.
 
-Seeds and ids are fixed, and rounds are given their time, so that writing again gives the same document, but for what is
-secret or drawn by the system (helper keys, sealed shares, institutions) and for what ingest names by its clock. What a
-command says of the clock is not compared.
+Seeds, ids and the rounds' times are fixed, so that writing again gives the same document, except for secrets and
+system randomness (helper keys, sealed shares, institutions) and for names from ingest's clock. Times in commands'
+outputs are not compared.
 
-A document is never written anew because a test fails. It is what others have on their disks.
+Never write a document again because a test fails: it stands for the data on users' disks.
 """
 
 import argparse
@@ -29,7 +29,7 @@ OFFLINE = ("--no-deps", "--no-index")
 
 
 def installed(work: Path, commit: str) -> dict[str, str]:
-    """Put a commit's wheel and its tests' support into a folder, and return the environment that finds them alone."""
+    """Install a commit's wheel and its tests' support into a folder; return an environment that finds only these."""
     source, site, code = work / "source", work / "site", work / "code"
     source.mkdir()
     archive = subprocess.run(["git", "archive", "--format=tar", commit], cwd=ROOT, check=True, capture_output=True)
@@ -48,7 +48,7 @@ def installed(work: Path, commit: str) -> dict[str, str]:
 
 
 def main() -> None:
-    """Freeze what is asked for."""
+    """Freeze the requested documents."""
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*", metavar="NAME")
     asked = parser.parse_args().names

@@ -1,4 +1,4 @@
-"""Golden documents can be frozen without a network: the wheel of a commit is built by what is installed here."""
+"""Golden documents can be frozen without a network: a commit's wheel is built with the installed packages."""
 
 import os
 import subprocess

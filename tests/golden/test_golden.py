@@ -1,4 +1,4 @@
-"""What fedping has written is read, goes on and is computed again as it was by the program that wrote it."""
+"""Documents written by earlier programs are read, continued and recomputed as by those programs."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A helper's answer and the leader's shares add up to the sum of the vectors, and to nothing else."""
+"""A helper's answer and the leader's shares add up to exactly the sum of the vectors."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -62,7 +62,7 @@ def test_shares_sealed_also_against_quantum_computers_are_opened() -> None:
 
 
 def test_more_masks_than_are_made_at_a_time() -> None:
-    """Of 70,000 numbers a batch holds one mask."""
+    """With 70,000 numbers, a batch has one mask."""
     made, key = terms(70_000)
     vectors = np.random.default_rng(1).integers(-1000, 1000, (5, 70_000))
     rows, shares = asked(made, vectors)

@@ -1,4 +1,4 @@
-"""Whatever is posted: no crash, and nothing is answered but what the line's leader asks for, once a version."""
+"""Fuzzing of the helper: it never crashes, and answers only the leader's requests, once for each version."""
 
 import hashlib
 import random
@@ -28,12 +28,12 @@ JUNK: list[Any] = [
 @pytest.fixture(scope="module")
 def helping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Helping]:
     made = joined(tmp_path_factory.mktemp("fuzzed") / "helper", min_batch=LEAST)
-    with made.folder.records():  # so that nobody is the last to close them, which flushes everything to disk
+    with made.folder.records():  # kept open, because the last to close them flushes everything to disk
         yield made
 
 
 class Row(NamedTuple):
-    """A client's part of a request."""
+    """The part of a client in a request."""
 
     document: bytes
     offer: bytes
@@ -175,7 +175,7 @@ def test_whatever_is_posted_is_refused_or_answered_as_it_should_be_and_once_a_ve
 
 
 def outcome(helping: Helping, data: bytes, noise: Counted) -> tuple[str, Reply | None]:
-    """Return why a request is refused, or its reply."""
+    """Return the reason why a request is rejected, or its reply."""
     try:
         return "", reply(helping.folder, data, NOW, noise=noise)
     except Refused as error:

@@ -1,4 +1,4 @@
-"""A version has one answer, a client counts once, and a request is refused for a reason before anything is kept."""
+"""A version has one answer, a client counts once, and a request is rejected with a reason before anything is stored."""
 
 import os
 import shutil
@@ -51,7 +51,7 @@ def helping(tmp_path: Path) -> Helping:
 
 
 def reason(helping: Helping, data: bytes, **more: Any) -> str:
-    """Return why a request is refused; no noise is drawn, and nothing of it is stored."""
+    """Return the reason why a request is rejected, after checking that no noise was drawn and nothing stored."""
     noise = Counted()
     before = kept(helping.folder)
     with pytest.raises(Refused) as raised:
@@ -85,7 +85,7 @@ def test_the_same_request_gets_the_same_bytes_and_no_second_draw(tmp_path: Path)
     noise = Counted()
     first = reply(helping.folder, data, NOW, noise=noise)
     assert noise.drawn == [(helping.terms.sigma, helping.terms.numbers)]
-    much_later = NOW + timedelta(days=365)  # an answer that was lost is there for good
+    much_later = NOW + timedelta(days=365)  # a lost answer stays stored
     again = reply(open_folder(tmp_path / "helper"), data, much_later, noise=noise)
     assert (again.data, again.again, len(noise.drawn)) == (first.data, True, 1)
 
@@ -146,7 +146,7 @@ def _request(helping: Helping) -> Request:
 
 
 def test_a_stranger_has_no_more_read_of_it_than_names_and_the_signature(helping: Helping) -> None:
-    """Millions of empty arms would be gigabytes as objects: none are created for anyone but the leader."""
+    """Millions of empty arms would take gigabytes as objects, so they are created only for the leader."""
     import tracemalloc
 
     arms = [["treatment", b"", b"", b""]] * 200_000
@@ -248,7 +248,7 @@ def test_a_backup_answers_nothing_until_it_is_restored_and_then_no_version_twice
     known = reply(helping.folder, first, NOW).data
     back_up(helping.folder, tmp_path / "backup")
     second = request_of(helping, clients_of(helping, version=4, first=10).rows, version=4)
-    reply(helping.folder, second, NOW)  # of which the backup knows nothing
+    reply(helping.folder, second, NOW)  # it isn't in the backup
 
     with pytest.raises(FedpingError, match="are a copy"):
         reply(open_folder(tmp_path / "backup"), second, NOW)
@@ -295,13 +295,13 @@ def test_a_folder_copied_by_hand_is_known_for_a_copy(helping: Helping, tmp_path:
         pass
 
 
-# --- the disk, and others at work ---
+# --- the disk, and concurrent processes ---
 
 
 def test_a_full_disk_refuses_in_one_sentence_and_keeps_nothing(
     helping: Helping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SQLite's own limit of pages is what a full disk is to it: the same error from the same write."""
+    """SQLite's own page limit simulates a full disk: the same error from the same write."""
     real = HelperFolder.records
 
     def full(folder: HelperFolder) -> Records:
@@ -341,7 +341,7 @@ def test_a_file_system_without_room_refuses_likewise(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", ["searched", "signed"])
 def test_two_processes_that_answer_the_same_give_the_same(helping: Helping, step: str) -> None:
-    """Both pass the check whether it is answered; one of them writes, before or after the other checks again."""
+    """Both find the request unanswered; one writes, before or after the other checks again."""
     data = request_of(helping, clients_of(helping, 3).rows)
     other = request_of(helping, clients_of(helping, 4).rows)
 

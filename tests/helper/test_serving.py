@@ -1,4 +1,4 @@
-"""The service over real HTTP: answers, offers, bounds on requests, and a log without anything of a client."""
+"""The helper's service over real HTTP: answers, offers, limits of requests, and a log without clients' data."""
 
 import asyncio
 import concurrent.futures
@@ -146,7 +146,7 @@ def connection(server: Running) -> socket.socket:
 
 
 def said(connection_: socket.socket) -> bytes:
-    """Return the first result."""
+    """Return the first received bytes."""
     return connection_.recv(65536)
 
 
@@ -182,7 +182,7 @@ def test_slow_bodies_are_cut_off_and_keep_nobody_waiting_for_long(helping: Helpi
 
 
 class _Body:
-    """granian's stream of a body: pieces, and then no more of it, and no end."""
+    """A granian body stream that yields some pieces and then neither data nor an end."""
 
     def __init__(self, *pieces: bytes) -> None:
         self._pieces = pieces
@@ -245,7 +245,7 @@ def test_the_log_has_neither_documents_nor_addresses(helping: Helping, server: R
 
 
 def test_what_takes_long_is_asked_for_again_and_others_wait(tmp_path: Path) -> None:
-    """The first request is told to retry; meanwhile another finds the helper at work."""
+    """The first request is told to retry; in the meantime, another finds the helper busy."""
     helping = joined(tmp_path / "helper")
     with running(helping.folder.path, "--patience", "0") as server:
         long, other = now(helping, 4000), now(helping, 3, version=4, first=9000)

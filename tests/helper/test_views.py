@@ -1,4 +1,4 @@
-"""Each server alone has noise, and both together have the promised noise."""
+"""Each server's data alone look like noise, and both together have the promised noise."""
 
 import hashlib
 from pathlib import Path
@@ -21,7 +21,7 @@ def seeds(k: int) -> list[bytes]:
 
 
 def uniformity(bytes_: NDArray[np.uint8]) -> float:
-    """Return the probability that uniform bytes are as uneven as these, of 255 degrees of freedom."""
+    """Return the p-value of a chi-squared test that bytes are uniform, with 255 degrees of freedom."""
     counts = np.bincount(bytes_.reshape(-1), minlength=256)
     expected = bytes_.size / 256
     return float(chi2.sf(((counts - expected) ** 2 / expected).sum(), 255))
@@ -29,7 +29,7 @@ def uniformity(bytes_: NDArray[np.uint8]) -> float:
 
 @pytest.mark.parametrize("value", [0, 1, -64, 2**24 - 1])
 def test_either_share_of_any_vector_is_uniform_in_each_byte(value: int) -> None:
-    """χ² in each of the 8 bytes of a word and over all: 72 tests a run that fail one in 10^6 by chance; seeds fixed."""
+    """χ² tests of each of a word's 8 bytes and of all: 72 tests that fail by chance once in 10^6; seeds are fixed."""
     vectors = np.full((4000, 25), value)
     leader = leader_shares(vectors, seeds(4000)).reshape(-1, 8)
     helper = masks(seeds(4000), 25).astype("<u8").view(np.uint8).reshape(-1, 8)
@@ -48,7 +48,7 @@ def test_the_test_of_uniformity_sees_what_is_not() -> None:
 
 
 def test_the_noise_of_an_answer_has_the_size_that_was_promised(tmp_path: Path) -> None:
-    """By the operating system's randomness; a chance of 2 in 10^6 for either arm."""
+    """Uses the operating system's randomness; fails by chance with probability 2 in 10^6 for either arm."""
     helping = joined(tmp_path / "helper", m=2000, central=CENTRAL)
     ones = np.ones((3, helping.terms.numbers), np.int64)
     arms = [

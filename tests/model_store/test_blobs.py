@@ -1,4 +1,4 @@
-"""A store in a folder is whole and durable when a write is killed, interrupted or refused."""
+"""A store in a folder stays intact and durable when a write is killed, interrupted or rejected."""
 
 import errno
 import os
@@ -75,7 +75,7 @@ def test_control_c_in_a_write_leaves_the_old_and_nothing_hidden(
 
 @pytest.fixture(params=[errno.EPERM, errno.ENOTSUP, errno.ENOSYS])
 def no_links(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answer to hard links as file systems do that have none: FAT EPERM, others ENOTSUP or ENOSYS."""
+    """Reject hard links like file systems without them: FAT by EPERM, others by ENOTSUP or ENOSYS."""
 
     def link(*_: object) -> None:
         raise OSError(request.param, os.strerror(request.param))
@@ -113,7 +113,7 @@ def test_a_round_says_so_before_its_work(
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", link)
-    monkeypatch.setattr("fedping.server_jobs.round.engine_named", None)  # to start one would fail otherwise
+    monkeypatch.setattr("fedping.server_jobs.round.engine_named", None)  # otherwise starting an engine would fail
     assert main([*command, "--store", str(tmp_path / "store"), "--landing", str(tmp_path / "landing")]) == 1
     assert "has no hard links" in capsys.readouterr().err
 
@@ -127,7 +127,7 @@ def test_where_there_are_links_the_check_leaves_nothing(tmp_path: Path) -> None:
 def test_whatever_else_the_system_refuses_is_told_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, step: str
 ) -> None:
-    """Such as a full disk, when the folder has to grow by the new name; `open` is of the folder that is flushed."""
+    """An example is a full disk when the folder grows by the new name; `open` is the open of the flushed folder."""
 
     def refused(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error")

@@ -26,7 +26,7 @@ from tests.support.versions import WHEN, after, small_study, version_0
 
 @pytest.fixture
 def store(tmp_path: Path) -> ModelStore:
-    """A store at version 3."""
+    """Give a store at version 3."""
     made = open_store(tmp_path / "store", create=True)
     study = small_study()
     made.create_study(study, (version_0(study),))
@@ -111,7 +111,7 @@ def test_a_file_in_the_next_place_stops_publishing_and_not_serving(store: ModelS
 
 
 def test_a_version_of_another_past_does_not_follow(store: ModelStore, versions: Path) -> None:
-    """Right in all but the parent's digest: what a copy of the store would have published."""
+    """The version differs only in its parent's digest, like a version published by a copy of the store."""
     other = msgspec.structs.replace(store.head("study", "main"), created="2027-01-01T00:00:00.000+00:00")
     (versions / "4.json").write_bytes(msgspec.json.encode(after(other)))
     assert store.lines.newest_from("study", "main", 3) == 3
@@ -186,7 +186,7 @@ def test_a_state_that_could_not_be_read_again_is_not_published(store: ModelStore
 
 
 def restored_copy(store: ModelStore, versions: Path, further: int = 3) -> dict[str, bytes]:
-    """Copy the store, publish some more, and put the copy back; return what clients may have fetched."""
+    """Copy the store, publish more versions, restore the copy; return the documents that clients may have fetched."""
     root = versions.parents[2]
     shutil.copytree(root, root.with_name("copy"))
     grow(store, further, change=1.0)
@@ -209,7 +209,7 @@ def test_a_restored_store_goes_on_where_no_number_is_published_twice(
     assert looked.lines.notes("study", "main") == []
     for known in (-1, 0, 3, number, number + 1):
         assert looked.lines.newest_from("study", "main", known) == number + 2
-    assert store.lines.newest_from("study", "main", 6) == number + 2  # a process that knew a version which is gone
+    assert store.lines.newest_from("study", "main", 6) == number + 2  # a process that knew a lost version
     for lost in (4, 5, 6):
         with pytest.raises(MissingVersion):
             looked.version("study", "main", lost)
@@ -219,7 +219,7 @@ def test_a_restored_store_goes_on_where_no_number_is_published_twice(
 
 
 def test_the_fence_right_after_one_lost_version(store: ModelStore, versions: Path) -> None:
-    """No number lies between the fence's own place and where it leads."""
+    """No number is between the fence's own place and its target."""
     restored_copy(store, versions, further=1)
     looked = open_store(versions.parents[2])
     go_on(looked, 5)
@@ -250,7 +250,7 @@ def test_numbers_that_were_published_are_refused(store: ModelStore, versions: Pa
 
 
 def test_static_files_that_show_more_stop_publishing_until_the_fence(store: ModelStore, versions: Path) -> None:
-    """The versions were put back from a copy, the static files were not."""
+    """The versions were restored from a copy, the static files weren't."""
     (versions / "3.json").unlink()
     looked = open_store(versions.parents[2])
     assert looked.lines.newest("study", "main") == 2
@@ -271,7 +271,7 @@ def test_static_files_that_show_more_stop_publishing_until_the_fence(store: Mode
 def test_a_fence_that_was_interrupted_is_finished_by_the_same_command(
     store: ModelStore, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
-    """Killed before its first, second or third file is written."""
+    """The command is killed before it writes its first, second or third file."""
 
     class Killed(BaseException): ...
 

@@ -1,4 +1,4 @@
-"""Notes about a study: their contents, and many writers, full disks and damaged files."""
+"""Notes about a study: their contents, concurrent writers, full disks and damaged files."""
 
 import errno
 import os
@@ -104,7 +104,7 @@ def test_people_write_in_their_own_script(store: ModelStore, study: Study, text:
 def test_a_date_is_kept_in_utc() -> None:
     assert in_utc("2026-03-01T14:30+02:00") == "2026-03-01T12:30:00+00:00"
     assert in_utc("no date") == "no date"
-    assert in_utc("2026-03-01T14:30") == "2026-03-01T14:30"  # not taken for one of the server's zone
+    assert in_utc("2026-03-01T14:30") == "2026-03-01T14:30"  # not interpreted in the server's time zone
     assert in_utc("0001-01-01T00:00+14:00") == "0001-01-01T00:00+14:00"
 
 
@@ -122,7 +122,7 @@ def test_a_study_has_a_thousand_notes_and_its_folder_a_few_files(
 
 
 def test_of_many_who_write_at_once_no_note_is_lost(store: ModelStore, study: Study) -> None:
-    """Each has its own store, like two dashboards, and tries again if others are always faster."""
+    """Each writer has its own store object, like two dashboards, and retries if others are faster."""
     wrong: list[Exception] = []
 
     def write(who: int) -> None:

@@ -1,4 +1,4 @@
-"""A store in a bucket keeps every guarantee of one in a folder, under all network faults."""
+"""A store in a bucket keeps all guarantees of a store in a folder, under all network faults."""
 
 import os
 import signal
@@ -28,12 +28,12 @@ from tests.support.object_server import SCHEMES, Bucket, bucket_of, environment
 
 @pytest.fixture(params=SCHEMES)
 def service(request: pytest.FixtureRequest, object_servers: Callable[[str], str]) -> tuple[str, str]:
-    """Give the address of a server of S3, of Google Cloud Storage or of Azure, and which it is."""
+    """Give the address and the scheme of a server of S3, Google Cloud Storage or Azure."""
     return object_servers(request.param), request.param
 
 
 def only(*schemes: str) -> pytest.MarkDecorator:
-    """Run a test with these services alone: with one if the service makes no difference, or can't do it."""
+    """Run a test only with these services, if the service makes no difference or others can't do it."""
     return pytest.mark.parametrize("service", schemes, indirect=True)
 
 
@@ -90,7 +90,7 @@ def test_stores_in_one_bucket_do_not_see_each_other(bucket: Bucket) -> None:
 
 
 def test_the_mark_of_a_folder_is_no_name_in_it(bucket: Bucket) -> None:
-    """Web consoles create such an object; it would be reported as a stray file that can't be found."""
+    """Web consoles create such an object, which would be reported as a stray file that can't be found."""
     blobs = blobs_in(bucket, "some")
     blobs.replace("a/b/1.json", b"1")
     for folder in ("some", "some/a", "some/a/b"):
@@ -116,7 +116,7 @@ def test_of_64_writers_at_once_one_wins(bucket: Bucket) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["slow_down", "error", "throttled", "reset", "lost", "cut"])
 def test_what_fails_in_passing_is_tried_again(bucket: Bucket, kind: str) -> None:
-    """Each of some keys is created once, by the reported writer, and read whole, while three in ten requests fail."""
+    """While three in ten requests fail, each key is created once, by the reported writer, and read completely."""
     blobs, keys = blobs_in(bucket), few_or_all(2, 5)
     bucket.faults(kind, share=0.3, seed=18)
     before = bucket.seen()["failed"]
@@ -143,7 +143,7 @@ def test_who_lost_the_answer_to_a_create_knows_that_it_won(bucket: Bucket) -> No
 
 
 def test_a_create_that_came_to_nothing_is_repeated(bucket: Bucket) -> None:
-    """The library does not: it cannot know whose object it finds the second time."""
+    """The library doesn't repeat it, because it can't know who wrote the object that it finds on the second attempt."""
     blobs = blobs_in(bucket)
     for kind in ("reset", "conflict") if bucket.scheme == "s3" else ("reset",):
         before = bucket.seen()["failed"]
@@ -162,7 +162,7 @@ def test_a_conflict_that_stays_is_told_as_one(bucket: Bucket, monkeypatch: pytes
 
 
 def test_a_large_object_is_written_in_one_request(bucket: Bucket) -> None:
-    """In parts, the remains of a killed upload cost money, and no one sees them."""
+    """After an upload in parts, the remains of a killed upload would be invisible and cost money."""
     blobs, data = blobs_in(bucket), os.urandom(12_000_000)
     before = bucket.seen()
     blobs.replace("large", data)
@@ -174,8 +174,8 @@ def test_a_large_object_is_written_in_one_request(bucket: Bucket) -> None:
 
 @pytest.mark.thorough
 def test_a_list_of_many_pages_is_whole(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S3 and Google give a thousand names in an answer, Azure five thousand."""
-    monkeypatch.setenv(PATIENCE_VARIABLE, "300")  # of a service that shares a busy machine
+    """S3 and Google return a thousand names in an answer, Azure five thousand."""
+    monkeypatch.setenv(PATIENCE_VARIABLE, "300")  # for a service on a busy machine
     blobs = blobs_in(bucket)
     many = {"s3": few_or_all(11, 1001), "gs": 1001, "az": few_or_all(11, 5001)}[bucket.scheme]
     with ThreadPoolExecutor(16) as writers:
@@ -187,7 +187,7 @@ def test_a_list_of_many_pages_is_whole(bucket: Bucket, monkeypatch: pytest.Monke
 
 @only("s3")
 def test_tries_last_longer_than_the_longest_patience(bucket: Bucket) -> None:
-    """As :func:`test_only_time_ends_the_tries`, by the settings that the library was given."""
+    """Checks the settings passed to the library; :func:`test_only_time_ends_the_tries` waits for real."""
     given = connection(place_of(f"{bucket.url}/tries")).retry_config  # type: ignore[arg-type]
     assert given is not None
     shortest = given["backoff"]["init_backoff"]
@@ -197,7 +197,7 @@ def test_tries_last_longer_than_the_longest_patience(bucket: Bucket) -> None:
 @pytest.mark.long
 @only("s3")
 def test_only_time_ends_the_tries(monkeypatch: pytest.MonkeyPatch, bucket: Bucket) -> None:
-    """20 of them used to, after five seconds without a listener, with any patience."""
+    """An earlier limit of 20 attempts ended after five seconds without a listener, for any timeout."""
     monkeypatch.setenv(PATIENCE_VARIABLE, "8")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     began = time.monotonic()
@@ -310,7 +310,7 @@ WRONG_KEYS = {
 
 @only("gs", "az")
 def test_a_wrong_key_is_told_and_not_repeated(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """moto does not check whose keys they are."""
+    """moto doesn't check keys."""
     for name, value in WRONG_KEYS[bucket.scheme].items():
         monkeypatch.setenv(name, value)
     blobs = blobs_in(bucket, "of/others")
@@ -324,7 +324,7 @@ def test_a_wrong_key_is_told_and_not_repeated(bucket: Bucket, monkeypatch: pytes
 def test_a_token_for_an_account_is_enough_until_it_has_expired(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_KEY")
     monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", azurite.ALWAYS)
-    blobs = blobs_in(bucket, "by/token")  # but for deletions: azurite cannot do them by a token, Azure can
+    blobs = blobs_in(bucket, "by/token")  # except deletions, which azurite can't do by a token, unlike Azure
     assert blobs.create("k", b"1")
     assert not blobs.create("k", b"2")
     blobs.replace("l", b"2")
@@ -440,7 +440,7 @@ def test_a_variable_that_no_request_can_hold_is_named_and_not_repeated(
 
 def test_a_panic_of_the_library_is_an_error(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     class PanicException(BaseException):
-        """As the library's own, which cannot be imported."""
+        """The test's exception resembles the library's, which can't be imported."""
 
     def panics(*_: Any, **__: Any) -> None:
         raise PanicException
@@ -510,7 +510,7 @@ def test_conditional_puts_that_are_switched_off_are_told(bucket: Bucket, monkeyp
 
 @pytest.mark.parametrize("prolog", ["", '<?xml version="1.0"?>'])
 def test_an_answer_is_told_without_what_was_signed(prolog: str) -> None:
-    """S3 repeats the whole request, with the session's token, where a signature does not match."""
+    """If a signature doesn't match, S3's answer repeats the whole request, with the session's token."""
     said = f"403: {prolog}<Error><Code>SignatureDoesNotMatch</Code><CanonicalRequest>x-amz-security-token:secret"
     assert _reason(Exception(said)) == "SignatureDoesNotMatch: 403"
 

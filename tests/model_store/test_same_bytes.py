@@ -9,8 +9,8 @@ from fedping.server_jobs.optimize import first_state, in_order
 from tests.support.written import digests, write_store
 
 EXPECTED = Path(__file__).with_name("same_bytes.json")
-"""Digests that must never change, because published documents are identified by them; and a store's weights. They are
-added to where something new is published, by hand. Of versions they are those of format 1."""
+"""Digests that must never change, because they identify published documents; and a store's weights. Entries for newly
+published kinds are added by hand. The versions' digests are format 1's."""
 
 FIRST_OF_FORMAT_2 = "778f8a597537bd80caf839452166864eceec105404a0909e2f38d2131d28e9a5"
 
@@ -35,13 +35,13 @@ def test_digests_draws_and_versions_are_those_that_were_written_before(tmp_path:
 
 
 def test_no_description_of_a_schema_shows_how_its_source_is_indented() -> None:
-    """As it would before Python 3.13, whose compiler strips that."""
+    """Before Python 3.13, whose compiler strips the indentation, it would."""
     descriptions = [line for name in DOCUMENTS for line in json_schema(name).splitlines() if '"description":' in line]
     assert len(descriptions) > 50
     assert [line for line in descriptions if _indented_throughout(line)] == []
 
 
 def _indented_throughout(line: str) -> bool:
-    """Return whether every line after the first is indented, and so the indentation is no part of the text."""
+    """Return whether every line after the first is indented, so that the indentation isn't part of the text."""
     later = [each for each in line.split(r"\n")[1:] if each.strip('", ')]
     return bool(later) and all(each.startswith(" ") for each in later)

@@ -1,4 +1,4 @@
-"""Documents of the store are sealed: what a disk flips is refused, and what stands for another model is never read."""
+"""Documents of the store have checksums: flipped bits are rejected, and no document is read as another model's."""
 
 import errno
 import os
@@ -28,7 +28,7 @@ from tests.support.versions import WHEN, after, small_study, version_0
 
 @pytest.fixture
 def store(tmp_path: Path) -> ModelStore:
-    """A store at version 1."""
+    """Give a store at version 1."""
     made, study = open_store(tmp_path / "store", create=True), small_study()
     made.create_study(study, (version_0(study),))
     made.publish(after(made.head("study", "main")))
@@ -36,7 +36,7 @@ def store(tmp_path: Path) -> ModelStore:
 
 
 def flipped(data: bytes, some: int) -> list[bytes]:
-    """Return data with one bit flipped: any of them, and all of its last 60 bytes, where the seal is."""
+    """Return copies of data with one bit flipped: some random bits, and all in the last 60 bytes, with the checksum."""
     every = np.random.default_rng(5).permutation(8 * len(data))[: few_or_all(some, 8 * len(data))].tolist()
     made = []
     for bit in sorted({*every, *range(8 * (len(data) - 60), 8 * len(data))}):
@@ -286,7 +286,7 @@ def test_continue_says_that_there_is_no_landing_folder(
 
 
 def all_documents(store: Path) -> list[Path]:
-    """Return the files of a study with a fence, a history and a staged version, but for markers, which say nothing."""
+    """Return the files of a study with a fence, a history and a staged version, without markers, which are empty."""
     opened = open_store(store)
     continue_at(opened, "study", "main", 5, created=WHEN, code_version="test")
     opened.studies.declare("study", Declared(state="paused", since=WHEN))

@@ -1,4 +1,4 @@
-"""The store: one winner a version, numeric order, documents that cannot come apart, and clear words for damage."""
+"""The store: one winner for each version, numeric order, atomic documents, and clear messages about damage."""
 
 import json
 import multiprocessing
@@ -197,13 +197,13 @@ def test_an_unfinished_write_is_not_seen(tmp_path: Path) -> None:
 
 
 class LaterLineage(Lineage, frozen=True, kw_only=True):
-    """As a later version of the program may have it."""
+    """A lineage as in a later version of the program."""
 
     later: int = 0
 
 
 def stored(store: ModelStore, version: Version) -> None:
-    """Put a version into a store as a later program would, which takes its digest with all that it knows."""
+    """Put a version into a store like a later program, whose digest covers all its fields."""
     key = f"study/main/versions/{version.iteration}.json"
     assert store.documents.create(key, sealed(msgspec.json.encode(version)))
 

@@ -1,6 +1,6 @@
 """Data of earlier code stay readable, can be continued, and give the same bits when recomputed.
 
-Each folder is as fedping wrote it then. Never rewrite one.
+Each folder is as fedping wrote it at the time. Never rewrite one.
 
 `written_by_1`, before versions could be `continued`: a study of interactions with a rollback, and one of model updates
 with blocks of weights, Adam, and late pings.
@@ -89,7 +89,8 @@ def test_an_older_laboratory_run_goes_on_and_keeps_what_is_finished(tmp_path: Pa
     summary = run_experiment(experiment, kept / "out", jobs=1)
     now = contents(kept / "out")
     # Their AUC was computed from bins, and decided which round was best and when a baseline ended. So they were run
-    # again beside the others, to the same last weights but for last bits, which depend on the linear algebra.
+    # again together with the others, with the same final weights except last bits, which depend on the linear
+    # algebra.
     weights = [name for name in finished if name.startswith("runs/") and name.endswith("last.npy")]
     assert len(weights) == 3
     for name in weights:

@@ -1,4 +1,4 @@
-"""Landed pings in a storage that fedping does not have, here a dict: all it takes is the methods of ``Storage``."""
+"""Landed pings in a custom storage, here a dict, which needs only the methods of ``Storage``."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Weights in blocks: the same model as weights one by one, in a short document, and the same start everywhere."""
+"""Weights in blocks: the same model as with single weights, in a short document, and the same start everywhere."""
 
 import hashlib
 import itertools
@@ -107,7 +107,7 @@ def test_integers_in_a_block_are_published_half_up_and_the_others_as_they_are() 
 
 
 def reference(start: Start, name: str, count: int) -> list[float]:
-    """Return start values by whole numbers of any size, one by one."""
+    """Return start values, computed one by one with Python's integers."""
     if isinstance(start, Zeros):
         return [0.0] * count
     key = int.from_bytes(hashlib.sha256(f"{start.seed}\n{name}".encode()).digest()[:8], "little")
@@ -140,7 +140,7 @@ def test_start_values_are_the_same_by_plain_integers(start: Start, count: int) -
 
 
 def test_start_values_stay_what_they_are() -> None:
-    """Numbers written down, so that no later change of the method goes unnoticed: clients know only the seed."""
+    """Compared with recorded numbers, so that a change of the method is noticed: clients know only the seed."""
     expected = [0.4095431527556809, -0.0890627429729195, -0.4383225140773408]
     assert list(NETWORK.start[1:4]) == expected
     assert list(NETWORK.start[10:12]) == [0.6413030526600778, 2.047923798672855]

@@ -1,4 +1,4 @@
-"""Digests of code cover what runs: wording, formatting and the version of Python change none."""
+"""Digests of code depend only on the executed code, not on wording, formatting or the version of Python."""
 
 import ast
 import json
@@ -129,7 +129,7 @@ def test_code_may_be_nested_deeply_and_that_does_not_depend_on_the_caller() -> N
 
 
 def test_the_form_of_what_exists_stays() -> None:
-    """It is hashed into documents: a change of it would be other code everywhere."""
+    """The canonical form is hashed into documents: a changed form would look like changed code everywhere."""
     source = (
         "def f(x, *, y=-1.5):\n    return [x ** y for x in {'\\u1c89': b'a', **x} if x is not None and not ...][1:]"
     )
@@ -167,11 +167,11 @@ for file in map(Path, sys.argv[1:]):
     found[file.name] = study_from_toml(file, new=True).digest if is_study else experiment_from_toml(file).digest
 print(json.dumps(found))
 """
-"""Prints the identities of extensions, and of the files that it is given."""
+"""Script that prints the identities of extensions and of given files."""
 
 
 class _Bare(ast.NodeTransformer):
-    """Removes docstrings; comments go with the text."""
+    """Removes docstrings; comments disappear with the source text."""
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         super().generic_visit(node)

@@ -1,4 +1,4 @@
-"""Digests outlive the code that made them: no field that is added with a default changes one."""
+"""Digests outlive the code that computed them: adding a field with a default changes none."""
 
 import ast
 import json
@@ -46,11 +46,11 @@ DIGESTED: dict[str, tuple[type[Struct], ...]] = {
     "dashboard/results/landed.py": (Landed,),
     "dashboard/results/question.py": (Asked,),
 }
-"""By file what it makes a digest or the canonical bytes of."""
+"""Structs whose digests or canonical bytes each file computes."""
 
 
 def structs_in(kind: inspect.Type) -> Iterator[type[Struct]]:
-    """Yield every struct in a type, with those in its own fields; more than once where there are more ways to it."""
+    """Yield every struct in a type, including those in its fields; repeatedly if it is reachable by several paths."""
     if isinstance(kind, inspect.StructType):
         yield kind.cls
         for field in kind.fields:
@@ -64,7 +64,7 @@ def structs_in(kind: inspect.Type) -> Iterator[type[Struct]]:
 
 
 def digested() -> dict[str, type[Struct]]:
-    """Return all structs that digests are made of, by a name that does not change when a file is renamed."""
+    """Return all structs in digests, by a name that doesn't change when a file is renamed."""
     roots = {kind for kinds in DIGESTED.values() for kind in kinds}
     found = {each for root in roots for each in structs_in(inspect.type_info(root))}
     by_name: dict[str, type[Struct]] = {}
@@ -76,7 +76,7 @@ def digested() -> dict[str, type[Struct]]:
 
 
 def fields_of(kind: type[Struct]) -> dict[str, Any]:
-    """Return of each field its default as JSON has it, or that it has none."""
+    """Return each field's default as JSON, or a mark for none."""
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
     return {
@@ -86,7 +86,7 @@ def fields_of(kind: type[Struct]) -> dict[str, Any]:
 
 
 def _as_json(default: Any) -> Any:
-    """Return a default without what is left out of it, which may grow."""
+    """Return a default without its omitted fields, which may grow."""
     return json.loads(canonical_json(default) if isinstance(default, Struct) else msgspec.json.encode(default))
 
 
@@ -118,7 +118,7 @@ def test_fields_of_what_has_a_digest_are_only_added_and_with_a_default_that_stay
 
 
 def instances() -> list[Struct]:
-    """Return structs of all kinds that have a digest, as in files."""
+    """Return structs of all kinds with digests, as in files."""
     store = open_store(KEPT / "store")
     study = store.study("lines")
     found: list[Struct] = [study, *(store.version("lines", line.name, 1) for line in study.lines)]
@@ -177,7 +177,7 @@ def test_within_a_struct_that_omits_its_defaults_only_listed_fields_are_left_out
 
 
 def within_omitting(kind: inspect.Type, within: bool = False) -> Iterator[type[Struct]]:
-    """Yield the structs that are in a struct that omits its defaults."""
+    """Yield the structs within a struct that omits its defaults."""
     if isinstance(kind, inspect.StructType):
         if within:
             yield kind.cls
@@ -198,7 +198,7 @@ def _optional(kind: type[Struct]) -> tuple[str, ...]:
 
 
 def test_no_field_is_added_within_a_struct_that_omits_its_defaults_without_being_listed() -> None:
-    """A field that is new there is listed in ``ADDED_WITHIN``; then add it here too."""
+    """List a new field there in ``ADDED_WITHIN``, and add it here."""
     found = {kind for roots in DIGESTED.values() for root in roots for kind in within_omitting(inspect.type_info(root))}
     assert {kind.__name__: " ".join(_optional(kind)) for kind in found} == {
         "Ancestor": "private epsilon delta local_epsilon",
@@ -235,7 +235,7 @@ def test_every_name_of_a_digest_is_given_to_a_struct() -> None:
 
 
 def with_field(kind: type[Struct]) -> type[Struct]:
-    """Return a struct with one field more, which has a default."""
+    """Return a struct with one more field, which has a default."""
     config = kind.__struct_config__
     return msgspec.defstruct(
         kind.__name__,

@@ -39,7 +39,7 @@ def there_and_back(bits: Any, updates: np.ndarray, seed: int = 1) -> np.ndarray:
 
 
 def bias(bits: int, update: np.ndarray) -> float:
-    """Return the squared distance of the mean of 20,000 encodings from an update, as a share of its squared norm."""
+    """Return the squared distance of the mean of 20,000 encodings from an update, relative to its squared norm."""
     mean = there_and_back(bits, np.tile(update, (20_000, 1))).mean(axis=0, dtype=float)
     return float(((mean - update) ** 2).sum() / (update**2).sum())
 
@@ -56,7 +56,7 @@ def test_fields_of_any_bits_are_found_again(bits: int, k: int, n: int) -> None:
 
 @pytest.mark.parametrize("bits", BITS)
 def test_the_error_is_that_of_the_formula(bits: int) -> None:
-    """For 5,000 weights, 904 of them in a block of 1,024 numbers."""
+    """Tested with 5,000 weights, 904 of them in a block of 1,024 numbers."""
     update = np.random.default_rng(2).standard_cauchy((300, 5000)).clip(-20, 20)
     read = there_and_back(bits, update)
     for start in range(0, 5000, 1024):
@@ -74,7 +74,7 @@ def test_the_bias_of_two_weights_is_small_with_two_rotations_and_not_with_one(mo
 
 @pytest.mark.parametrize("bits", BITS)
 def test_the_bias_of_other_updates_is_small(bits: int) -> None:
-    """A mean of 20,000 has an error, the error of one over 20,000."""
+    """The mean of 20,000 encodings has an error itself, a single encoding's over 20,000."""
     assert max(bias(bits, update) for update in frecency_updates()[:3]) < 0.02
     assert bias(bits, one_outlier()) < 0.02
     assert bias(bits, np.random.default_rng(1).normal(size=64)) < 4 * ERROR[bits] / 20_000 + 2e-4
@@ -98,7 +98,7 @@ def test_an_update_scaled_by_a_power_of_two_is_read_so_scaled(bits: int, power: 
 
 @pytest.mark.parametrize("bits", BITS)
 def test_what_is_read_has_one_rounding_and_no_other(bits: int) -> None:
-    """Both transforms of the worst that a payload can say are exact: here in integers, of 128ths."""
+    """Both transforms of the worst-case payload are exact; compared with integer arithmetic in units of 1/128."""
     levels = np.round(eden._LEVELS[bits].astype(np.float64) * 128).astype(np.int64)
     assert np.abs(levels).max() * 1024 * 32 < 2**24
     fields = (random_bits(keys_of(4), 1024 + 32) >> np.uint64(64 - bits)).astype(np.uint8)
@@ -120,7 +120,7 @@ def test_pings_do_not_depend_on_each_other() -> None:
 
 
 def test_the_factor_keeps_the_length_along_the_update() -> None:
-    """<s z, x> = |x|², which makes it unbiased where the rotation is uniform."""
+    """<s z, x> = |x|², which makes it unbiased for a uniform rotation."""
     numbers = np.random.default_rng(3).normal(size=(5, 1056)).astype(np.float32)
     scales, fields = nearest_levels(numbers, 2)
     levels = looked_up(packed(fields, 2), eden._TABLES[2])

@@ -1,4 +1,4 @@
-"""Levels: the bytes, the decoded update and its error, without bias, and invalid payloads."""
+"""Levels: the bytes, the decoded update, its error and lack of bias, and invalid payloads."""
 
 import base64
 import struct
@@ -133,13 +133,13 @@ def test_pings_do_not_depend_on_each_other(link: Levels) -> None:
 @pytest.mark.parametrize("link", [link for link in EVERY if link.bits in (1, 4)])
 @pytest.mark.parametrize("made", [two_sparse, *(lambda at=at: frecency_updates()[at] for at in range(3))])
 def test_the_mean_of_what_is_read_is_the_update(link: Levels, made: Callable[[], np.ndarray]) -> None:
-    """At four standard errors a sixteen-thousandth of the weights would fail by chance; the seeds are fixed."""
+    """At four standard errors, one in sixteen thousand weights would fail by chance; the seeds are fixed."""
     assert_unbiased(lambda updates: sent_and_read((link,), updates), made())
 
 
 @pytest.mark.parametrize("link", [Levels(bits=8), Levels(bits=1, rotate=True), Levels(bits=2, rotate=True)])
 def test_one_weight_a_million_times_the_others_changes_no_mean(link: Levels) -> None:
-    """With fewer bits and no rotation, 20,000 encodings hardly ever raise a small weight to the next level."""
+    """With fewer bits and without rotation, 20,000 encodings hardly ever raise a small weight to the next level."""
     assert_unbiased(lambda updates: sent_and_read((link,), updates), one_outlier())
 
 
@@ -183,7 +183,7 @@ def test_a_rotation_of_its_own_spreads_an_outlier_over_its_block() -> None:
 @pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("m", [1, 22, 1030, 70_000])
 def test_what_is_read_is_what_the_levels_mean_rotated_back(bits: Any, m: int) -> None:
-    """The levels' numbers in doubles, rotated back there; also where a block's numbers lie far from zero."""
+    """Compared with the levels' numbers in double precision, rotated back; also for blocks far from zero."""
     updates = np.random.default_rng(m).normal(size=(3, m)).astype(np.float32)
     updates[1] += 1000
     size = padded_size(m)
@@ -253,7 +253,7 @@ def test_ingest_judges_one_payload_as_the_round_does(payloads: list[Any], m: int
 
 
 def test_an_update_is_read_to_the_same_bits_beside_whichever_others() -> None:
-    """Also a zero's sign: the greatest number of the first is -0, which is decoded as 0 by itself."""
+    """Tests a zero's sign too: the maximum of the first is -0, which alone is decoded as 0."""
     heads = [[-1.0, -0.0], [-1e30, 1.0]]
     payloads = [np.array(head, "<f4").tobytes() + b"\x03" for head in heads]
     _, server = both_ends((Levels(bits=2),), spec_of(4))

@@ -1,4 +1,4 @@
-"""Products of matrices with random ones: what travels, what the server makes of it, and what it refuses."""
+"""Products of matrices with random ones: the sent numbers, the decoded updates, and rejected payloads."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SIDES = get_args(Fixed)
 
 
 def blocks(*shapes: tuple[int, ...], single: int = 0) -> ModelSpec:
-    """Return the spec of a model of some single weights and of blocks of these shapes."""
+    """Return the spec of a model with some single weights and blocks of these shapes."""
     made = tuple(Block(name=f"b{number}", shape=shape, step=STEP) for number, shape in enumerate(shapes))
     return ModelSpec(name="network", model="any", weights=spec_of(single).weights if single else (), blocks=made)
 
@@ -47,7 +47,7 @@ NETWORK = blocks((6, 4), (4,), (4, 3), (3,), single=2)
 
 
 def test_the_example_of_the_thesis() -> None:
-    """A of the outputs' side in its layout, which is the inputs' one in ours; W moves by -r A Aᵀ G."""
+    """The thesis's A on the outputs' side is the inputs' side in fedping's layout; W moves by -r A Aᵀ G."""
     signs, gradient = np.array([[[1, 0], [0, 1], [1, 1]]], np.int8), np.array([[[1.0, 2], [3, 4], [5, 6]]])
     moved = [[-0.3, -0.4], [-0.4, -0.5], [-0.7, -0.9]]
     b = factored(-0.1 * gradient, signs, outputs=False)
@@ -92,7 +92,7 @@ def test_signs_are_bits_of_the_seeds_child() -> None:
 
 @pytest.mark.parametrize(("fixed", "rank", "numbers"), [("outputs", 2, 29), ("inputs", 2, 23), ("outputs", 3, 39)])
 def test_matrices_travel_as_products_where_these_are_less(fixed: Fixed, rank: int, numbers: int) -> None:
-    """With rank 2, of 6 by 4 and 4 by 3 with outputs fixed 12 and 8 numbers, with inputs 8 and 6; 9 are no matrix's."""
+    """At rank 2, 6 x 4 and 4 x 3 send 12 and 8 numbers with outputs fixed, else 8 and 6; 9 are outside matrices."""
     updates = np.random.default_rng(1).normal(size=(4, 45))
     decoded = sent_and_read((LowRank(rank=rank, fixed=fixed),), updates, spec=NETWORK)
     _, server = both_ends((LowRank(rank=rank, fixed=fixed),), NETWORK)
@@ -129,7 +129,7 @@ def test_the_error_of_a_product_is_that_of_the_formula(fixed: Fixed, length: int
 
 @pytest.mark.parametrize("fixed", SIDES)
 def test_what_is_within_arrives_as_it_is(fixed: Fixed) -> None:
-    """For any mix of projected gradients: it is A B, of which B is found and sent; also with equal columns."""
+    """Any mix of projected gradients equals A B, of which B is computed and sent; also with equal columns."""
     training = LocalSteps(rate=0.1, epochs=1, structured=True)
     line = line_with((LowRank(rank=2, fixed=fixed),), spec=NETWORK, training=training)
     client, server = sending(line), receiving(line)
@@ -180,7 +180,7 @@ def test_payloads_that_are_no_products_are_refused(bad: bytes | None) -> None:
 
 @pytest.mark.parametrize(("fixed", "shape"), [("outputs", (1, 2_000_000)), ("inputs", (2_000_000, 1))])
 def test_a_rank_whose_factor_is_much_larger_than_the_model_is_refused(fixed: Fixed, shape: tuple[int, int]) -> None:
-    """A payload of 4 kB would take gigabytes to read."""
+    """Reading a payload of 4 kB would take gigabytes."""
     for rank in (3, 1000):
         with pytest.raises(InvalidSettings, match=r"draws .* random signs .* lower 'rank' to 2 or less"):
             receiving(line_with((LowRank(rank=rank, fixed=fixed),), spec=blocks(shape)))
@@ -194,7 +194,7 @@ def test_a_model_of_whose_matrices_nothing_is_saved_is_refused(spec: ModelSpec, 
 
 
 def test_both_factors_of_a_hand_worked_matrix_travel() -> None:
-    """Of diag(3, 2, 1) with rank 1, the closest product is 3 in the corner; a matrix of rank 1 arrives as it is."""
+    """The closest product of rank 1 to diag(3, 2, 1) is 3 in the corner; a matrix of rank 1 arrives unchanged."""
     spec = blocks((3, 3), (2,))
     link = LowRank(rank=1, fixed="neither")
     updates = np.zeros((2, 11))

@@ -1,4 +1,4 @@
-"""Masks: which weights they keep, what the server makes of them, and what it refuses."""
+"""Masks: the kept weights, the decoded updates, and rejected payloads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_seed_keeps_one_weight_of_each_block() -> None:
 
 
 def test_the_example_of_the_layout_is_read() -> None:
-    """An update of 0 to 21, seed 1: what was kept is multiplied by the lengths of the blocks."""
+    """For an update of 0 to 21 and seed 1, the kept weights are multiplied by the lengths of their blocks."""
     _, server = both_ends(FIVE_OF_22, spec_of(22))
     [values], ok = server.decode(pa.array([EXAMPLE], pa.binary()), 22)
     assert ok.all()
@@ -123,7 +123,7 @@ def test_two_pings_have_two_masks_and_the_same_ping_has_the_same() -> None:
 
 
 def test_what_is_sparse_has_the_moments_of_what_is_dense() -> None:
-    """The example of the sparse moments: m = 5, two kept of blocks of 2 and 3."""
+    """Uses the example of the sparse moments: m = 5, two weights kept of blocks of 2 and 3."""
     seeds = {tuple(places(np.array([seed], np.uint64), 2, 5)[0].tolist()): seed for seed in range(60)}
     sent = {(0, 3): (1, 2), (1, 3): (-1, 4), (0, 4): (3, 1)}
     payloads = [struct.pack("<Q2f", seeds[at], *values) for at, values in sent.items()]

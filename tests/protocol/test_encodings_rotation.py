@@ -1,4 +1,4 @@
-"""Random rotations: the transform, its signs, there and back, and once for a sum of updates."""
+"""Random rotations: the transform, its signs, its inverse, and one inverse for a sum of updates."""
 
 import os
 import subprocess
@@ -54,7 +54,7 @@ def test_the_transform_is_the_product_with_the_matrix(size: int) -> None:
 @pytest.mark.parametrize("size", [2**power for power in range(11)])
 @pytest.mark.parametrize("most", [1, 255, 2**14])
 def test_products_are_exact_up_to_sums_of_2_to_24(size: int, most: int) -> None:
-    """All alike, or alternating, whose sum is the largest that there is; and as many blocks as are several products."""
+    """Tests equal and alternating numbers, whose sums are the largest, and enough blocks for several products."""
     drawn = np.random.default_rng(size).integers(-most, most + 1, (300, size))
     drawn[0], drawn[1] = most, most * (-1) ** (np.arange(size) & 1)
     found = exact_hadamard(drawn.astype(np.float32).reshape(3, 100, size)).reshape(300, size)
@@ -64,7 +64,7 @@ def test_products_are_exact_up_to_sums_of_2_to_24(size: int, most: int) -> None:
 
 
 def whole_hadamard(numbers: np.ndarray) -> np.ndarray:
-    """Return the transforms of integers along the last axis, by integers alone."""
+    """Return the transforms of integers along the last axis, in integer arithmetic."""
     size = numbers.shape[-1]
     if size == 1:
         return numbers
@@ -84,7 +84,7 @@ for link in (Levels(bits=8, rotate=True), Eden(bits=4)):
 
 
 def test_another_processor_and_other_threads_come_to_the_same_bits() -> None:
-    """OpenBLAS gets the processor's products to use; for floats, they differ in the last bits."""
+    """OpenBLAS is told which processor's products to use; for floats, they differ in the last bits."""
     digests = {
         subprocess.run(
             [sys.executable, "-c", DECODED], env=os.environ | extra, check=True, capture_output=True, text=True
@@ -129,7 +129,7 @@ def test_rotations_keep_the_norm_and_are_undone(m: int, k: int, seed: int) -> No
 
 @given(sizes, st.integers(0, 9))
 def test_pings_and_blocks_have_rotations_of_their_own(m: int, seed: int) -> None:
-    """For any number rotated at a time; and inputs scaled by a power of two give results scaled by it, to the bit."""
+    """Holds for any number of updates at a time; inputs scaled by a power of two give exactly scaled results."""
     updates = normal(5, m, seed)
     together = rotated(updates, seeds(5))
     one_by_one = [rotated(row[None], seeds(1, number))[0] for number, row in enumerate(updates)]

@@ -1,4 +1,4 @@
-"""The signs of updates, five a byte or eight: the bytes, back again, and what is no signs."""
+"""The signs of updates, five or eight in a byte: encoding, decoding, and invalid payloads."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Multiples of a step: rounding, streams, and what is refused."""
+"""Multiples of a step: rounding, streams, and rejected payloads."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_a_kilobyte_that_inflates_to_a_gigabyte_does_not() -> None:
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert most < 4 * 2**20  # the 64 MiB behind it are not made
+    assert most < 4 * 2**20  # the 64 MiB after it are not inflated
 
 
 @pytest.mark.parametrize("upload", [(Mask(keep=0.1), Steps(size=1.0))])

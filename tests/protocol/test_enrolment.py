@@ -35,7 +35,7 @@ def test_a_position_is_in_the_unit_interval_and_never_changes(client: str, study
 
 @pytest.mark.parametrize("shares", [(0.6, 0.2, 0.2), (0.1, 0.1, 0.05), (1.0,)])
 def test_arms_get_their_shares(shares: tuple[float, ...]) -> None:
-    """Chi-squared over 40,000 seeded clients, false alarms at most 1e-3 a case."""
+    """A chi-squared test of 40,000 seeded clients, with false alarms of at most 1e-3 for each case."""
     study = study_of(*shares)
     enrolled = [enrol(study, c) for c in client_ids(40_000, seed=1)]
     observed = [sum(a is not None and a.name == arm.name for a in enrolled) for arm in study.arms]
@@ -50,7 +50,7 @@ def test_arms_get_their_shares(shares: tuple[float, ...]) -> None:
 
 
 def test_two_studies_enrol_independently() -> None:
-    """A 2 x 2 table of 20,000 clients; false alarms at most 1e-3."""
+    """Tests a 2 x 2 table of 20,000 clients, with false alarms of at most 1e-3."""
     one, two = study_of(0.5, 0.5, name="one"), study_of(0.5, 0.5, name="two")
     table = np.zeros((2, 2))
     for client in client_ids(20_000, seed=2):
@@ -70,7 +70,7 @@ def test_adding_an_arm_at_the_end_moves_nobody_who_was_enrolled() -> None:
 
 
 def test_the_server_deals_the_same_arms() -> None:
-    """One by one and many at once, at shares that end between two fractions, on one, and at 1."""
+    """Compared for single clients and arrays, with shares that end between two fractions, on one, and at 1."""
     ids = client_ids(5_000, seed=3)
     raw = np.frombuffer(b"".join(uuid.UUID(i).bytes for i in ids), np.uint8).reshape(-1, 16)
     for shares in ((0.6, 0.2, 0.1), (0.5, 0.5), (1 / 3, 1 / 3, 1 / 3), (hash_fraction("study", ids[0]), 0.1)):

@@ -1,4 +1,4 @@
-"""The features of a spec: their weights, and what is wrong with them in a sentence."""
+"""The features of a spec: their weights, and their errors in a sentence."""
 
 from pathlib import Path
 from typing import Any

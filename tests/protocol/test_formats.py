@@ -1,4 +1,4 @@
-"""Every document that is written and read again has a format; every reader reports a newer one in a sentence."""
+"""Every stored document has a format number; every reader reports a newer one in a sentence."""
 
 import json
 import re
@@ -79,7 +79,7 @@ def test_a_format_of_very_many_digits_is_a_newer_one(tmp_path: Path, digits: int
 
 
 def newer(file: Path, written: int = 1) -> None:
-    """Have a document say a format of later; that it says one now is part of the test."""
+    """Set a document's format to a later one, after checking that it has one."""
     data = file.read_bytes()
     assert format_of(data) == written, file
     assert re.match(rb'\s*\{\s*"format"', data), file

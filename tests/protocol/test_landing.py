@@ -1,4 +1,4 @@
-"""The landing folder: whole files or none, rows grouped by client shard, iterations in numeric order."""
+"""The landing folder: atomic files, rows grouped by client shard, iterations in numeric order."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""No pattern allows a newline at the end, unlike Python's `$`: names, ids, digits, from every source."""
+"""No pattern of names, ids or digits allows a newline at the end, as Python's `$` would."""
 
 import json
 import re
@@ -79,7 +79,7 @@ def test_numbers_and_ids_in_names_of_files() -> None:
 
 
 def test_published_schemas_say_the_same_in_their_own_way() -> None:
-    """In ECMAScript's patterns, used in JSON Schema, `$` is only the end; `\\Z` is unknown there."""
+    """In ECMAScript's patterns, used in JSON Schema, `$` matches only the end; `\\Z` is unknown there."""
     for document in DOCUMENTS:
         text = json_schema(document)
         assert "\\Z" not in text

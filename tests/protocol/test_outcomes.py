@@ -1,4 +1,4 @@
-"""Declarations of outcomes: what a study may declare, what may change, and what a client makes of a value."""
+"""Declarations of outcomes: allowed declarations and changes, and clients' clipping of values."""
 
 import math
 import re
@@ -199,7 +199,7 @@ def test_what_a_client_sends_is_within_the_bounds() -> None:
     value=st.floats(-2e6, 2e6),
 )
 def test_whatever_is_clipped_is_taken(low: int, steps: int, cents: float, value: float) -> None:
-    """A client's own rounding passes ingest, moves a value by half a step at most, and changes nothing twice."""
+    """A client's rounding passes ingest, changes a value by at most half a step, and is idempotent."""
     outcome = NumberOutcome(name="a", low=float(low), high=low + steps * cents, round=cents)
     sent = outcome.clipped(value)
     assert outcome.low <= sent <= outcome.high

@@ -1,4 +1,4 @@
-"""Which clients take part in a version: by their ids alone, the same for clients, fleets, institutions and rounds."""
+"""Participation of clients in a version: by their ids alone, the same for clients, fleets, institutions and rounds."""
 
 import hashlib
 import json
@@ -36,7 +36,7 @@ def drawing(share: float = SHARE, **study: object) -> Study:
 
 
 def test_the_draw_is_what_it_was_documented_to_be() -> None:
-    """SHA-256 of "turn", study, line, number and id; other clients can be written by that."""
+    """The draw is SHA-256 of "turn", study, line, number and id, from which other clients can be implemented."""
     client = "0b7f1c9e-6a1d-4c55-9f0e-0d8f5f1f4f7a"
     digest = hashlib.sha256(f"turn\ntumours\nmain\n7\n{client}".encode()).digest()
     drawn = int.from_bytes(digest[:6], "big") / 2**48
@@ -45,7 +45,7 @@ def test_the_draw_is_what_it_was_documented_to_be() -> None:
 
 
 def test_as_many_take_part_as_the_share_says_and_others_each_time() -> None:
-    """20,000 draws: 8,000 ± 5 standard errors of 69; two versions are independent of each other."""
+    """Of 20,000 draws, 8,000 ± 5 standard errors of 69 take part; two versions are independent."""
     clients = [str(uuid5(UUID(int=1), str(k))) for k in range(20_000)]
     first, second = (np.array([is_selected("s", "main", n, SHARE, each) for each in clients]) for n in (1, 2))
     for drawn in (first, second):

@@ -1,4 +1,4 @@
-"""The ping's one definition accepts what the study of 2018 sent and refuses everything else."""
+"""The single definition of pings accepts those of the study of 2018, and rejects everything else."""
 
 import json
 from typing import Any

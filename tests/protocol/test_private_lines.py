@@ -1,4 +1,4 @@
-"""A private line: what would break its guarantee is refused, each in one sentence that says why."""
+"""A private line: settings that would break its guarantee are rejected, each with one sentence that says why."""
 
 import pytest
 from msgspec.structs import replace

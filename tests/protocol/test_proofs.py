@@ -1,4 +1,4 @@
-"""Validity proofs: the draft's vectors, what passes and fails, the sums, and what a share reveals."""
+"""Validity proofs: the draft's vectors, valid and invalid shares, the sums, and the information in a share."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -123,7 +123,7 @@ def test_bits_are_taken_and_their_sums_are_right(
 
 
 def test_sums_of_many_weighted_clients() -> None:
-    """As servers compute them: each its own shares, and only the sums meet."""
+    """Computed like the servers: each sums its own shares, and only the sums are combined."""
     circuit, k = SumVec.shortest(52), 1500
     coordinates, weights = random_bits(k, 52), np.random.default_rng(4).integers(1, 2520, k).astype(np.uint64)
     nonces, shares = sharded(circuit, coordinates)
@@ -133,7 +133,7 @@ def test_sums_of_many_weighted_clients() -> None:
 
 @pytest.mark.parametrize("wrong", [2, 2**32, 2**40, 2**63, P // 2, P - 1])
 def test_a_client_with_another_number_anywhere_is_refused(wrong: int) -> None:
-    """A taken one would be one in 2^179 of them, as in all the following."""
+    """One in 2^179 wrong numbers would be accepted by chance, here and in the following tests."""
     circuit = SumVec.shortest(7)
     coordinates = np.broadcast_to(random_bits(1, 7), (8, 7)).astype(np.uint64)
     coordinates[np.arange(7), np.arange(7)] = wrong
@@ -158,7 +158,7 @@ def test_a_share_that_is_changed_by_2_to_the_40_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["leader", "public", "helper"])
 def test_a_bit_that_flips_anywhere_in_what_is_sent_is_refused(name: str) -> None:
-    """Vector, every element of every proof, blind and seed; and of the last row none."""
+    """Flips bits in the vector, every element of every proof, the blind and the seed, and none in the last row."""
     circuit = replace(SMALL, proofs=2)
     width = getattr(sizes(circuit), name)
     nonces, shares = sharded(circuit, np.broadcast_to(random_bits(1, 5), (width + 1, 5)))
@@ -212,7 +212,7 @@ def test_a_helper_that_is_told_another_length_refuses() -> None:
 
 
 def test_of_a_client_and_servers_with_another_context_or_nonce_nothing_is_taken() -> None:
-    """Both servers agree with each other, and not with the client."""
+    """Both servers agree with each other, but not with the client."""
     nonces, shares = sharded(SMALL, random_bits(3, 5))
     for other_nonces, context in ((nonces ^ np.uint8(1), CONTEXT), (nonces, b"study|line|8")):
         leader, helper = both(SMALL, other_nonces, shares, context=context)
@@ -232,7 +232,7 @@ def test_a_share_with_numbers_beyond_the_field_is_malformed_and_shows_nothing() 
 
 @pytest.mark.parametrize("side", Side)
 def test_what_is_shown_has_one_encoding(side: Side) -> None:
-    """Zeros are a valid proof of zeros, and p is 0; a server that shows p for it is refused."""
+    """Zeros are a valid proof of zeros, and p equals 0; a server that sends p for 0 is rejected."""
     shown = np.zeros((2, 3, sizes(SMALL).prepared), np.uint8)
     shown[side, 0, 8:16] = np.frombuffer(P.to_bytes(8, "little"), np.uint8)
     shown[side, 1, :8] = 0xFF
@@ -240,14 +240,14 @@ def test_what_is_shown_has_one_encoding(side: Side) -> None:
 
 
 def test_two_servers_that_show_nothing_take_nothing() -> None:
-    """Were it zeros that a malformed row shows, a client with a public share of zeros would pass."""
+    """If a malformed row were shown as zeros, a client with a public share of zeros would pass."""
     shown = np.full((1, sizes(SMALL).prepared), 0xFF, np.uint8)
     for byte in (0, 0xFF):
         assert not valid(SMALL, np.full((1, 64), byte, np.uint8), shown, shown).any()
 
 
 def test_a_random_point_where_a_wire_has_its_input_is_not_shown() -> None:
-    """There the wires' polynomials reveal coordinates; t is 1, -1, 4-th roots, and one that isn't a root."""
+    """At roots of unity the wires' polynomials reveal coordinates; t is 1, -1, a 4-th root, and another number."""
     k = 4
     roots = np.array([1, P - 1, pow(2, 48, P), 12345], np.uint64)
     query_rand = np.broadcast_to(roots, (3, k)).copy()
@@ -291,8 +291,8 @@ def test_the_result_does_not_depend_on_what_is_computed_together(monkeypatch: py
 
 @pytest.mark.parametrize("bit", [0, 1])
 def test_what_one_server_has_of_a_vector_is_uniform(bit: int) -> None:
-    """Bytes of the leader's share, of each server's message, and of the helper's shares: 4 tests, false once in
-    10^6."""
+    """Tests the bytes of the leader's share, of each server's message, and of the helper's shares: 4 tests, each
+    failing by chance once in 10^6."""
     nonces, shares = sharded(SumVec.shortest(52), np.full((400, 52), bit), seed=20 + bit)
     leader, helper = both(SumVec.shortest(52), nonces, shares)
     seen = [
@@ -306,7 +306,7 @@ def test_what_one_server_has_of_a_vector_is_uniform(bit: int) -> None:
 
 
 def test_the_shares_of_one_coordinate_have_no_part_of_the_field_that_they_avoid() -> None:
-    """The first coordinate is 1 throughout: 32 equal parts of the field, false once in 10^6."""
+    """The first coordinate is always 1: tests 32 equal parts of the field, failing by chance once in 10^6."""
     nonces, shares = sharded(SMALL, np.ones((5000, 5), np.int64), seed=30)
     for each in both(SMALL, nonces, shares):
         parts = (each.out_shares[:, 0] >> np.uint64(59)).astype(int)
@@ -314,7 +314,7 @@ def test_the_shares_of_one_coordinate_have_no_part_of_the_field_that_they_avoid(
 
 
 def test_numbers_beyond_the_field_are_left_out_when_elements_are_drawn() -> None:
-    """One in 2^32 is; here streams that say more of them."""
+    """Only one in 2^32 numbers is beyond the field; the test's streams contain more."""
     numbers = [[5, 6, 7], [P, 8, 2**64 - 1, P - 1, P, 9], [1, 2, P, 3]]
     streams: list[Callable[[int], bytes]] = [
         BytesIO(b"".join(number.to_bytes(8, "little") for number in each)).read for each in numbers

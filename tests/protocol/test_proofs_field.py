@@ -1,4 +1,4 @@
-"""Field64: arithmetic as Python's whole numbers have it, and polynomials by their values."""
+"""Field64: arithmetic compared with Python's integers, and polynomials by their values."""
 
 from functools import reduce
 
@@ -36,7 +36,7 @@ def value_at(coefficients: list[int], x: int) -> int:
 
 
 def values_of(coefficients: list[int], count: int) -> np.ndarray:
-    """Return a polynomial's values at the powers of the root of that order, as a column."""
+    """Return a polynomial's values at the powers of the root of order ``count``, as a column."""
     return array([value_at(coefficients, pow(root(count), k, P)) for k in range(count)])[:, None]
 
 

@@ -1,4 +1,4 @@
-"""The privacy boundary is visible in the imports, and the heavy libraries stay out of the command's start."""
+"""Imports respect the privacy boundary between packages, and heavy libraries stay out of the command's start."""
 
 import ast
 import subprocess
@@ -46,7 +46,7 @@ def imported_by(source: str) -> set[str]:
 
 
 def rooms_imported_by(source: str) -> set[str]:
-    """Return the rooms of `fedping.<room>`; a name of the package itself counts as the room `fedping`."""
+    """Return the packages imported as `fedping.<package>`; a name of fedping itself counts as `fedping`."""
     ours = [name.split(".") for name in imported_by(source) if name.partition(".")[0] == "fedping"]
     return {name[1] if name[1:] and name[1] in MAY_IMPORT else "fedping" for name in ours}
 
@@ -56,7 +56,7 @@ def test_a_room_imports_only_what_it_may(room: str) -> None:
     allowed = MAY_IMPORT[room] | {room}
     if room == "server_jobs":
         allowed |= {"fedping"}  # spark-submit's entry point is the command itself, and ships the package
-    sources = list((ROOT / room).rglob("*.py"))  # of fedping without the rooms that it links to
+    sources = list((ROOT / room).rglob("*.py"))  # fedping without the packages that it links to
     assert sources
     wrong = {str(p.relative_to(ROOT)): bad for p in sources if (bad := rooms_imported_by(p.read_text()) - allowed)}
     assert not wrong
@@ -69,7 +69,7 @@ def test_the_boundary_test_sees_an_import_inside_a_function() -> None:
 
 
 OF_THE_HELPER = ("privacy", "listener", "forking_server", "processes")
-"""Modules of `server_jobs` that the helper may import: noise and its accounting, and how a server runs."""
+"""Modules of `server_jobs` that the helper may import: noise and its accounting, and the running of servers."""
 
 
 def test_the_helper_has_of_the_leader_only_noise_and_how_a_server_runs() -> None:
@@ -81,7 +81,7 @@ def test_the_helper_has_of_the_leader_only_noise_and_how_a_server_runs() -> None
 
 
 def test_experiments_use_of_the_round_what_it_says_is_for_others() -> None:
-    """Their results must follow from the round itself, not from a part of it that they combine differently."""
+    """Their results must come from the round itself, not from its parts combined differently."""
     import fedping.server_jobs.round
 
     wrong = []
@@ -100,12 +100,12 @@ FOLDERS = (*MAY_IMPORT, "benchmarks", "tests")
 
 
 def circles(imports: Mapping[str, Collection[str]]) -> set[frozenset[str]]:
-    """Return the sets of two or more files that all reach each other by imports.
+    """Return the sets of two or more files that import each other in circles.
 
     Args:
         imports: the files that each file imports.
 
-    Source: Warshall 1962, on the files that import a file that imports them.
+    Source: Warshall 1962, applied to files that import each other.
     """
     reached = {file: set(others) for file, others in imports.items()}
     for middle in imports:
@@ -118,7 +118,7 @@ def circles(imports: Mapping[str, Collection[str]]) -> set[frozenset[str]]:
 
 @cache
 def imports_of_files() -> dict[str, set[str]]:
-    """Return the files of ours that each file of the tree names in an import."""
+    """Return fedping's files that each file of the tree imports."""
     files: dict[str, Path] = {}
     for folder in FOLDERS:
         for path in (ROOT / folder).rglob("*.py"):
@@ -135,7 +135,7 @@ def imports_of_files() -> dict[str, set[str]]:
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
-    """Nor by an import inside a function or for types; a package's `__init__` counts only where it is named."""
+    """Includes imports inside functions and for types; a package's `__init__` counts only if named."""
     assert circles(imports_of_files()) == set()
 
 

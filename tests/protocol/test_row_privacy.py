@@ -1,4 +1,4 @@
-"""The protection of a row, each figure by a second method: other formulas, 60 digits, or a summed distribution."""
+"""The protection of a row, each figure checked by a second method: other formulas, 60 digits, a summed distribution."""
 
 import math
 
@@ -29,7 +29,7 @@ from fedping.protocol.row_privacy import (
 
 
 def true_delta(epsilon: float, mu: float) -> mpmath.mpf:
-    """δ by 60 digits, of a test of N(0, 1) against N(μ, 1) that rejects from its best threshold on."""
+    """Return δ to 60 digits, for the test of N(0, 1) against N(μ, 1) with the best threshold."""
     with mpmath.workdps(60):
         threshold = mpmath.mpf(epsilon) / mu + mpmath.mpf(mu) / 2
         power, size = mpmath.ncdf(mu - threshold), mpmath.ncdf(-threshold)
@@ -59,9 +59,9 @@ def test_the_budget_of_a_table_is_that_of_the_best_test_between_two_normal_distr
 def test_how_often_the_best_guess_about_a_row_is_right_as_the_guide_says(
     epsilon: float, rows: int, percent: int
 ) -> None:
-    """The best test between N(0, 1) and N(μ, 1), which are as likely, decides at their middle: right in Φ(μ/2).
+    """With equal priors, the best test of N(0, 1) against N(μ, 1) decides at the middle, right with probability Φ(μ/2).
 
-    By 100,000 draws it is the same within 5 sd.
+    100,000 draws agree within 5 standard deviations.
     """
     mu = mu_of(epsilon, usual_delta(rows))
     draws = np.random.default_rng(rows).normal(size=100_000)
@@ -79,7 +79,7 @@ def test_the_ends_of_the_scales() -> None:
 
 
 def test_releases_add_up_as_one_that_is_told_all_of_them() -> None:
-    """The log-likelihood ratio of T answers is normal with μ² = T / z²: the draws confirm it, within 5 sd."""
+    """The log-likelihood ratio of T answers is normal with μ² = T / z²; draws agree within 5 standard deviations."""
     z, releases = noise_multiplier(mu_of(3.0, usual_delta(150)), 50), 50
     mu = composed([1 / z] * releases)
     assert mu == pytest.approx(math.sqrt(releases) / z, rel=1e-12) == pytest.approx(mu_of(3.0, usual_delta(150)))
@@ -92,7 +92,7 @@ def test_releases_add_up_as_one_that_is_told_all_of_them() -> None:
 
 
 def test_replacing_and_groups_cost_what_two_and_g_rows_cost() -> None:
-    """A row of norm 1 becomes its opposite at most: two norms apart; g rows of a person add up to g."""
+    """At most, a row of norm 1 becomes its opposite, a distance of two norms; a person's g rows add up to g."""
     opposite = np.array([[1.0, 0.0], [-1.0, 0.0]])
     assert np.linalg.norm(opposite[0] - opposite[1]) == mu_of_replacing(1.0)
     assert np.linalg.norm(opposite[[0, 0, 0]].sum(axis=0)) == mu_of_group(1.0, 3)
@@ -108,14 +108,14 @@ def test_the_noise_of_shares_holds_against_those_who_know_their_own() -> None:
 
 
 def test_who_fears_more_collusion_adds_the_noise_that_others_would_take_off() -> None:
-    """By variances that are added up one by one: for any colluders, σ² remains for the institution that fears them."""
+    """Adds up single variances: with any colluders, σ² remains for the institution that fears them."""
     for institutions, colluding in ((3, 0), (3, 1), (12, 5)):
         usual = noise_of_share(4.0, institutions, colluding)
         for feared in range(colluding, institutions):
             own = noise_of_own_share(4.0, institutions, colluding, feared)
             honest = [own**2] + [usual**2] * (institutions - 1 - feared)
             assert math.fsum(honest) == pytest.approx(16.0, rel=1e-12)
-    assert noise_of_own_share(4.0, 3, 1, 2) == 4.0  # of nobody else
+    assert noise_of_own_share(4.0, 3, 1, 2) == 4.0  # without others' noise
     for feared in (0, 3):
         with pytest.raises(ValueError, match="cannot collude"):
             noise_of_own_share(4.0, 3, 1, feared)
@@ -134,8 +134,8 @@ def test_how_far_a_sum_of_discrete_gaussians_is_from_one(sigma: float, instituti
 
 
 def test_a_bound_on_the_sum_of_two_discrete_gaussians_is_one() -> None:
-    """The sum's probabilities, added up one by one, differ from those of one draw of the same variance by less than
-    τ."""
+    """The sum's probabilities, added up one by one, differ by less than τ from those of one draw with the same
+    variance."""
     sigma = 0.7
     grid = np.arange(-40, 41)
     one = np.exp(-(grid**2) / (2 * sigma**2))
@@ -167,7 +167,7 @@ def test_no_vector_is_longer_than_the_norm_whatever_it_has_been() -> None:
 
 
 def test_noise_is_of_its_size_and_of_its_bytes() -> None:
-    """χ² of 20,000 numbers within its band of all but two in a million."""
+    """χ² of 20,000 numbers is within a band that fails by chance twice in a million."""
     from fedping.server_jobs.privacy.noise import has_its_size
 
     total = np.arange(20_000)

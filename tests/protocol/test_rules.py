@@ -1,10 +1,10 @@
-"""The verdicts on a grid of studies and laboratory files stay what they were: none is allowed silently, none is lost.
+"""The verdicts on a grid of studies and laboratory files stay unchanged: none is silently allowed or rejected.
 
-``verdicts.json`` has the names of all deviations, and the verdict on every combination of them that is in the grid
-(`tests.support.combinations`), in its order: two characters each, an index of the list ``verdicts``. A verdict is the
-stage of a refusal with the settings that its sentence names, or "accepted" with the safe choices of a new study and the
-settings of each piece of advice. After a deliberate change ``python -m tests.protocol.test_rules`` prints the verdicts
-that differ, and writes the file. A new deviation adds combinations, and leaves the verdicts on all others.
+``verdicts.json`` has the names of all deviations, and the verdicts on the grid's combinations
+(`tests.support.combinations`), in order: two characters each, an index of the list ``verdicts``. A verdict is the
+stage of a rejection with the settings that its sentence names, or "accepted" with the safe defaults of a new study
+and the settings named by the advice. After a deliberate change, ``python -m tests.protocol.test_rules`` prints the
+changed verdicts and writes the file. A new deviation adds combinations, and keeps all other verdicts.
 """
 
 import ast
@@ -36,7 +36,7 @@ def _forget_what_the_grid_registers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def verdict_on(label: str, tables: dict[str, Any]) -> tuple[str, ...]:
-    """Return a verdict with the settings that it names in the place of its sentences."""
+    """Return a verdict with its named settings in place of its sentences."""
     outcome, *said = sentences(label, tables)
     keys = [one if one.startswith("clips ") else keys_of(one) for one in said]
     return outcome, *sorted(keys)
@@ -47,7 +47,7 @@ Verdict: TypeAlias = tuple[str, ...]
 
 
 def frozen() -> dict[str, dict[Combination, Verdict]]:
-    """Return by base's label the verdicts on all its combinations."""
+    """Return the verdicts on all combinations, by the base's label."""
     document = json.loads(FROZEN.read_text())
     verdicts = {}
     for label, lines in document["grid"].items():
@@ -69,7 +69,7 @@ def is_same(before: tuple[str, ...], now: tuple[str, ...]) -> bool:
 
 
 def differences(verdicts: dict[str, dict[Combination, Verdict]]) -> Iterator[str]:
-    """Yield the differences from verdicts on combinations, and the deviations that the frozen ones lack."""
+    """Yield the differences from the frozen verdicts, and the deviations that they lack."""
     names = json.loads(FROZEN.read_text())["deviations"]
     for kind in KINDS:
         deviations = deviations_of(kind)
@@ -85,7 +85,7 @@ def differences(verdicts: dict[str, dict[Combination, Verdict]]) -> Iterator[str
 
 
 def test_each_verdict_is_what_it_was() -> None:
-    """On one combination of each base for every verdict."""
+    """Tested for one combination of each base and verdict."""
     firsts = {label: {now: each for each, now in reversed(found.items())} for label, found in frozen().items()}
     assert list(differences({label: {each: now for now, each in of.items()} for label, of in firsts.items()})) == []
 
@@ -151,7 +151,7 @@ DOCUMENTED: tuple[tuple[str, str, str, tuple[set[Trait], ...]], ...] = (
         ({"adds the mean", "by coin"}, {"adds the mean", "equal parts", "votes of examples"}),
     ),
 )
-"""The statements of each page of docs/ on incompatible parts, and the traits that a group's rules refuse."""
+"""The statements of pages of docs/ on incompatible parts, with the traits that a group's rules reject."""
 
 
 @pytest.mark.parametrize(("page", "words", "group", "refused"), DOCUMENTED)
@@ -169,7 +169,7 @@ def test_what_the_documentation_allows_is_allowed() -> None:
 
 
 def test_each_group_of_rules_is_checked_somewhere() -> None:
-    """And each that is checked exists: the name of a group is a key, which no type checker knows."""
+    """Every checked group also exists: a group's name is a key, which no type checker knows."""
     found = set()
     for room in ("protocol", "client_sim", "experiments"):
         for path in (ROOT / room).rglob("*.py"):

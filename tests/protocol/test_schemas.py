@@ -1,4 +1,4 @@
-"""The schemas published in docs/schema are those that the code validates."""
+"""The schemas published in docs/schema match the code's validation."""
 
 from pathlib import Path
 

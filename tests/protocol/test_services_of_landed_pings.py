@@ -45,7 +45,7 @@ def test_what_is_written_is_read_written_again_listed_and_removed(bucket: Bucket
 
 
 PART = 5 * 2**20
-"""The smallest part that the services take."""
+"""The minimum part size of the services, in bytes."""
 
 
 @pytest.mark.parametrize("kind", ["", "error", "slow_down", "reset", "lost", "cut"])

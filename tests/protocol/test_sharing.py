@@ -207,7 +207,7 @@ def test_an_offer_that_protects_less_or_something_else_is_refused(changes: dict[
 
 
 def test_clients_are_shown_the_guarantee_that_the_helper_has_looked_at() -> None:
-    """How much noise a guarantee takes is a sum that the helper does: a leader may not show clients another one."""
+    """The helper computes a guarantee's noise, so a leader may not show clients another guarantee."""
     looked_at = an_offer(a_study())
     for change in (
         lambda line: line["privacy"]["central"].update(epsilon=0.1),
@@ -222,7 +222,7 @@ def test_clients_are_shown_the_guarantee_that_the_helper_has_looked_at() -> None
 
 
 def test_clients_are_told_what_the_helper_was_told_of_what_its_noise_is_for() -> None:
-    """Else noise for one contribution of a short vector would do for clients who send often, or longer ones."""
+    """The noise for one contribution of a short vector must not be used for frequent or longer contributions."""
 
     def told(noise_multiplier: float, **privacy: Any) -> Study:
         def change(line: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""A study or spec that cannot be meant is refused in a sentence that names the mistake."""
+"""A nonsensical study or spec is rejected with a sentence that names the mistake."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The dense codec: a lossless round trip of float32, and a mask for everything that is not an update of m numbers."""
+"""The dense codec: a lossless round trip of float32, and a mask that excludes everything but updates of m numbers."""
 
 import numpy as np
 import pyarrow as pa

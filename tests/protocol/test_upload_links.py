@@ -1,4 +1,4 @@
-"""Upload links: signs as bits, links in their order and undone in reverse, and what cannot be a list of links."""
+"""Upload links: signs as bits, links applied in order and undone in reverse, and invalid lists of links."""
 
 import re
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ updates_ = hnp.arrays(
 
 ROOT = Path(__file__).parents[2]
 OF_PRIVATE_LINES = {"private", "shared"}
-"""Nobody writes them into a study; `privacy` sets them."""
+"""Links that study files don't contain; `privacy` sets them."""
 
 
 def section(page: str, begin: str, end: str) -> str:
@@ -57,7 +57,7 @@ def test_every_link_is_in_the_reference() -> None:
 
 
 def links_of_browsers() -> set[str]:
-    """Return the names of the links whose client's end the browser module has."""
+    """Return the names of the links that the browser module implements."""
     parts = (section("browser/study/upload.js", f"const {name}", ");") for name in ("OURS", "AFTER_A_MASK"))
     return {*re.findall(r'\["([a-z0-9-]+)", ', "".join(parts))}
 
@@ -91,7 +91,7 @@ def only_once() -> Ends:
 
 @dataclass(frozen=True)
 class Plus:
-    """A link as a class, whose methods are the functions of its ends."""
+    """A link as a class, whose methods are its two ends."""
 
     what: float = 1.0
 
@@ -136,7 +136,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def own(name: str, **settings: Any) -> OwnLink:
-    """Return a link as a settings file asks for it."""
+    """Return a link as in a settings file."""
     return converted({"link": name, **settings}, OwnLink, "")
 
 
@@ -164,7 +164,7 @@ def test_signs_arrive_in_one_bit_or_two(updates: np.ndarray, zero: Any) -> None:
 
 @given(st.lists(st.none() | st.binary(max_size=4), max_size=12), st.integers(1, 14), st.sampled_from(["up", "abstain"]))
 def test_whatever_bytes_come_as_signs_are_signs_or_masked(payloads: list[Any], m: int, zero: Any) -> None:
-    """And ingest, which checks one payload, decides like the round."""
+    """Ingest, which checks single payloads, decides like the round."""
     received = receiving(line_with((Sign(zero=zero),)))
     values, ok = received.decode(pa.array(payloads, pa.binary()), m)
     assert values.shape == (len(payloads), m)
@@ -186,17 +186,17 @@ def test_links_are_gone_through_in_order_and_undone_in_reverse() -> None:
     received = receiving(line_with(upload))
     values, ok = received.decode(dense_payloads(sent((*upload, Dense()), updates)), 2)
     assert ok.all()
-    # The second link is undone of each update; the first, which is linear, once.
+    # The second link is undone for each update; the first, which is linear, once.
     assert values.tolist() == [[4.0, -8.0], [2.0, 32.0]]
     assert received.undo_sum(SPEC, values.mean(axis=0).astype(float)).tolist() == [0.75, 3.0]
-    # After something that is not linear nothing is: all of it is undone of each update.
+    # After a nonlinear link nothing is linear: all links are undone for each update.
     by_majority = receiving(line_with(upload, Pipeline(aggregate=MeanOfSigns())))
     assert by_majority.decode(dense_payloads(sent((*upload, Dense()), updates)), 2)[0].tolist() == updates.tolist()
     assert by_majority.undone_once == ()
 
 
 def test_what_is_undone_of_each_update_comes_before_what_is_undone_of_the_sum() -> None:
-    """For plus, then times: times is undone first, so that it can't wait for the sum, since plus can't."""
+    """With plus, then times: times is undone first, and can't wait for the sum, because plus can't."""
     upload = (own("plus"), own("times"))
     received = receiving(line_with(upload))
     updates = np.array([[1.0, -2.0]])
@@ -215,7 +215,7 @@ def test_nothing_comes_after_what_encodes(upload: Upload) -> None:
 
 def test_a_link_that_is_not_here_or_has_other_code_is_named() -> None:
     elsewhere, other = (OwnLink(name="elsewhere", code="0" * 64),), (OwnLink(name="times", code="0" * 64),)
-    Line(name="main", spec=SPEC, upload=elsewhere)  # whoever only reads a study need not have its links
+    Line(name="main", spec=SPEC, upload=elsewhere)  # reading a study doesn't require its links
     for end in (sending, receiving):
         with pytest.raises(InvalidSettings, match=r"the upload link 'elsewhere' is an extension that is not loaded"):
             end(line_with(elsewhere))

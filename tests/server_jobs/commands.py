@@ -1,4 +1,4 @@
-"""Commands that run on a Spark, held where a test wants them: what tests of clusters and of ends begin with."""
+"""Commands on Spark that a test can pause, for tests of clusters and of how commands end."""
 
 import os
 import re
@@ -19,12 +19,12 @@ from tests.support.versions import small_study
 
 ROOT = Path(__file__).parents[2]
 EVENT_SECONDS = 400
-"""How long to wait for something to happen, before the test fails; nothing is asserted of how long it takes."""
+"""Timeout of events in seconds, after which a test fails; durations are not asserted."""
 
 
 @dataclass
 class Place:
-    """A store with a study, a landing folder with a ping of version 0, and what is run on them."""
+    """A store with a study, a landing folder with a ping of version 0, and the commands run on them."""
 
     folder: Path
     started: list["Running"] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Place:
     def start(
         self, *command: str, program: tuple[str, ...] = (), conf: dict[str, str] | None = None, **environment: str
     ) -> "Running":
-        """Start a fedping command with the store and the landing folder; with settings of Spark if it is the driver."""
+        """Start a fedping command with the store and the landing folder; with Spark's settings if it is the driver."""
         conf = QUICK_EXECUTORS | {"spark.starvation.timeout": "1s"} | (conf or {})
         options = [word for key, value in conf.items() for word in ("--conf", f"'{key}={value}'")]
         mark, said = new_mark(), self.folder / f"said-{len(self.started)}"
@@ -71,7 +71,7 @@ class Place:
 
 @dataclass
 class Running:
-    """A command that was started."""
+    """A started command."""
 
     process: "subprocess.Popen[bytes]"
     mark: dict[str, str]
@@ -81,36 +81,36 @@ class Running:
         return self.path.read_text()
 
     def wait_for(self, text: str) -> None:
-        """Wait until it has said something."""
+        """Wait until the command has printed a text."""
         self.wait_until(lambda: text in self.said())
 
     def wait_until(self, happened) -> None:
-        """Wait until something has happened; it must not end before."""
+        """Wait until a condition is true; the command must not end before."""
         assert wait_until(lambda: happened() or self.process.poll() is not None, EVENT_SECONDS), self.said()
         assert happened(), f"it ended with {self.process.returncode}: {self.said()}"
 
     def runs(self, program: str) -> bool:
-        """Whether a process of it has a word in its command line."""
+        """Return whether a process of the command has ``program`` in its command line."""
         return any(program in command for command in marked(self.mark).values())
 
     def java(self) -> int:
         return next(pid for pid, command in marked(self.mark).items() if "org.apache.spark.deploy" in command)
 
     def ended(self) -> int:
-        """Wait for its end, and for that of all that it started; return its exit code."""
+        """Wait for the end of the command and of all its processes; return its exit code."""
         code = self.process.wait(EVENT_SECONDS)
         assert not left_over(self.mark), self.said()
         assert not re.search("^Traceback", self.said(), re.MULTILINE), self.said()  # Spark's log may quote others
         return code
 
     def sentence(self) -> str:
-        """Return the last line that it has said itself."""
+        """Return the last line of the command's own output."""
         return [line for line in self.said().splitlines() if line.startswith("fedping: ")][-1]
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    """A place to run things in; nothing that was started there outlives the test."""
+    """Give a place for commands; no process started there outlives the test."""
     made = Place(tmp_path)
     yield made
     for running in made.started:
@@ -119,7 +119,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 class Hold:
-    """A Python for executors that waits before it begins: so a job is in its middle for as long as a test wants."""
+    """A Python for executors that waits before it begins, so that a job stays in progress as long as a test needs."""
 
     def __init__(self, folder: Path) -> None:
         self._file, self.begun, self.program = folder / "hold", folder / "begun", folder / "held-python"
@@ -141,12 +141,12 @@ def hold(tmp_path: Path) -> Hold:
 
 
 def script(*options: str) -> tuple[str, ...]:
-    """Return what runs a command by `spark-submit.sh` with these options."""
+    """Return the words that run a command by `spark-submit.sh` with these options."""
     return (str(ROOT / "spark-submit.sh"), *options, "--")
 
 
 def numpy_weights(place: Place, folder: Path) -> tuple[float, ...]:
-    """Return the weights of the version that NumPy makes next of what has landed, in a copy of the store."""
+    """Return the weights of the next version by the NumPy engine, in a copy of the store."""
     shutil.copytree(place.folder / "store", folder)
     made = place.version + 1
     where = ["--store", str(folder), "--landing", str(place.folder / "landing"), "--engine", "numpy", "study"]

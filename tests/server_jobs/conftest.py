@@ -1,4 +1,4 @@
-"""What tests of the operator's jobs share."""
+"""Fixtures for tests of the operator's jobs."""
 
 from tests.server_jobs.commands import hold, place
 from tests.server_jobs.standalone import cluster

@@ -1,4 +1,4 @@
-"""A real standalone Spark cluster on this machine: a master and workers, in processes of their own, on loopback."""
+"""A real standalone Spark cluster on this machine: a master and workers, in separate processes, on loopback."""
 
 import os
 import re
@@ -19,34 +19,34 @@ from tests.support.processes import left_over, marked, new_mark, wait_until
 START_SECONDS = 120
 
 QUICK_EXECUTORS = {"spark.executor.extraJavaOptions": " ".join(QUICK_START)}
-"""What a session is given whose executors live for seconds: as the driver's JVM, they shall not optimise long."""
+"""Spark settings for short-lived executors, whose JVMs, like the driver's, shouldn't spend time on optimising."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A running cluster: the URL of its master, and the folder with its logs and the work of its executors."""
+    """A running cluster: its master's URL, and the folder with its logs and its executors' working folders."""
 
     master: str
     folder: Path
 
     def executor_logs(self) -> str:
-        """Return what all executors have written to stderr."""
+        """Return the stderr of all executors."""
         return "\n".join(path.read_text() for path in sorted(self.folder.glob("work-*/app-*/*/stderr")))
 
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One cluster for all that run something on one: a worker or, by `make test-long`, two, with room for a driver."""
+    """Give a shared cluster with one worker or, in `make test-long`, two, and room for a driver."""
     with standalone_cluster(tmp_path_factory.mktemp("cluster"), workers=few_or_all(1, 2)) as running:
         yield running
 
 
 @contextmanager
 def standalone_cluster(folder: Path, workers: int) -> Iterator[Cluster]:
-    """Start a master and workers of four cores in all; leave no process behind.
+    """Start a master and workers with four cores in all; end all processes afterwards.
 
-    Their working folder is empty and their environment knows nothing of this checkout, so that executors can import our
-    packages only if those were shipped to them.
+    Their working folder is empty and their environment doesn't include this checkout, so that executors can import
+    fedping only if it was shipped to them.
     """
     with machines(folder) as made:
         url = made.start_master()
@@ -58,7 +58,7 @@ def standalone_cluster(folder: Path, workers: int) -> Iterator[Cluster]:
 
 @contextmanager
 def machines(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator["Machines"]:
-    """Yield the machines of a cluster with some settings, none of which runs yet; leave no process behind."""
+    """Yield a cluster's machines with some settings, not started yet; end all processes afterwards."""
     folder.mkdir(parents=True, exist_ok=True)
     write_settings(folder / "conf", settings or {})
     mark = new_mark()
@@ -71,7 +71,7 @@ def machines(folder: Path, settings: Mapping[str, str] | None = None) -> Iterato
 
 
 def write_settings(folder: Path, settings: Mapping[str, str]) -> Path:
-    """Write a folder of Spark's settings, which its owner alone can read, for SPARK_CONF_DIR."""
+    """Write a folder of Spark settings for SPARK_CONF_DIR, readable only by its owner."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "spark-defaults.conf"
     path.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
@@ -80,7 +80,7 @@ def write_settings(folder: Path, settings: Mapping[str, str]) -> Path:
 
 
 class Machines:
-    """The master and the workers of a cluster, each of which can be lost and started again."""
+    """The master and workers of a cluster, each of which can be killed and restarted."""
 
     def __init__(self, folder: Path, environment: dict[str, str], mark: dict[str, str], running: ExitStack) -> None:
         self.folder, self.master, self.conf = folder, "", folder / "conf"
@@ -89,7 +89,7 @@ class Machines:
         self._workers: list[subprocess.Popen[bytes]] = []
 
     def start_master(self, elected: str = "ALIVE") -> str:
-        """Start a master, where the last one was if there was one, and return its URL once it is elected as so."""
+        """Start a master, at the last one's address if any, and return its URL once it has the state ``elected``."""
         log = self.folder / f"master-{len(self._masters)}.log"
         port = self.master.rpartition(":")[2] or "0"
         process = self._start("master.Master", ["--port", port], log)
@@ -99,33 +99,33 @@ class Machines:
         return self.master
 
     def kill_master(self) -> None:
-        """Lose the master, as with its machine."""
+        """Kill the master, as if its machine were lost."""
         process, _ = self._masters[-1]
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
     def start_worker(self, cores: int = 2, memory: str = "1g") -> None:
-        """Start a worker, which looks for the master by itself."""
+        """Start a worker, which finds the master by itself."""
         number = len(self._workers)
         arguments = ["--cores", str(cores), "--memory", memory, "--work-dir", str(self.folder / f"work-{number}")]
         log = self.folder / f"worker-{number}.log"
         self._workers.append(self._start("worker.Worker", [*arguments, self.master], log))
 
     def wait_for_workers(self, times: int | None = None) -> None:
-        """Wait until the master of today knows the workers."""
+        """Wait until the current master knows the workers."""
         process, log = self._masters[-1]
         _said(process, log, r"Registering worker (\S+)", times=len(self._workers) if times is None else times)
 
     def running(self, word: str) -> list[int]:
-        """Return the processes of the cluster that have a word in their command line, such as executors' JVMs."""
+        """Return the cluster's processes with a word in their command line, such as executors' JVMs."""
         return [pid for pid, command in marked(self._mark).items() if word in command]
 
     def executors(self) -> list[int]:
-        """Return the JVMs of executors."""
+        """Return the process ids of executors' JVMs."""
         return self.running("CoarseGrainedExecutorBackend --driver-url")
 
     def master_log(self) -> str:
-        """Return what the master of today has written."""
+        """Return the log of the current master."""
         return self._masters[-1][1].read_text()
 
     def _start(self, name: str, arguments: list[str], log: Path) -> "subprocess.Popen[bytes]":

@@ -1,4 +1,4 @@
-"""An aggregation, an optimizer and a constraint of one's own, added from outside: what they do, and how they fail."""
+"""A user's own aggregation, optimizer and constraint, added from outside: their results and failures."""
 
 import re
 from collections.abc import Iterator
@@ -66,7 +66,7 @@ def study_with(aggregate: Any, optimizer: Any = None, constraints: tuple[Any, ..
 
 
 def cohort(round_: int, weights: np.ndarray, pings: int = 200, block: int = 64) -> Iterator[Updates]:
-    """Yield updates that pull the weights to 1, with noise; some clients come again, some have no examples."""
+    """Yield noisy updates that pull the weights to 1; some clients send twice, some have no examples."""
     random = np.random.default_rng(round_)
     clients = np.sort(random.integers(0, CLIENTS, pings))
     repeats, of_client = repetitions(clients)
@@ -80,7 +80,7 @@ def cohort(round_: int, weights: np.ndarray, pings: int = 200, block: int = 64) 
 
 
 def play(rounds: Rounds, count: int = 3, **more: int) -> list[bytes]:
-    """Return the weights after each of some rounds."""
+    """Run some rounds; return the weights after each."""
     played = []
     for number in range(count):
         rounds.run(cohort(number, rounds.weights, **more))
@@ -89,7 +89,7 @@ def play(rounds: Rounds, count: int = 3, **more: int) -> list[bytes]:
 
 
 def open_unions(study: Study, patch: pytest.MonkeyPatch) -> None:
-    """Let a store have a study whose settings are of none of the types that a file may name."""
+    """Let a store accept a study whose settings have types that a file can't name."""
     closed = fedping.protocol.digest.canonical_json
 
     def canonical_json(value: Struct) -> bytes:
@@ -168,7 +168,7 @@ def test_noise_is_other_in_every_round_and_the_same_when_a_version_is_computed_a
 def test_memory_cuts_batches_as_files_do(
     tmp_path: Path, pings: int, aggregate: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where a shard has several batches, and some pings in them do not count."""
+    """Tested with shards of several batches, and with pings that don't count."""
     monkeypatch.setattr(fedping.server_jobs.round.shard, "BATCH_BYTES", 8 * M * 100)
     study = study_with(aggregate)
     files = play(through_files(tmp_path / "files", study, NumpyEngine(), monkeypatch), 2, pings=pings, block=pings)
@@ -176,7 +176,7 @@ def test_memory_cuts_batches_as_files_do(
 
 
 def test_what_keeps_all_updates_is_bounded_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files leave pings out, as anybody can send them; who runs the laboratory is told to send fewer."""
+    """Over files, excess pings are left out, because anyone can send them; in the laboratory, they are an error."""
     monkeypatch.setattr(fedping.server_jobs.round.accumulator, "MOST_KEPT_BYTES", 16 * 4 * M * 10)
     study = study_with(TrimmedMean())
     rounds = through_files(tmp_path / "files", study, NumpyEngine(), monkeypatch)

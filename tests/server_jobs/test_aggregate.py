@@ -1,4 +1,4 @@
-"""The aggregate against plain Python on the same pings; its laws; and every engine against every other, bit for bit."""
+"""The aggregate equals plain Python's on the same pings, obeys its laws, and has the same bits on all engines."""
 
 import dataclasses
 import math
@@ -60,14 +60,14 @@ pings = st.builds(
 
 @st.composite
 def with_retries(draw: st.DrawFn, max_size: int = 40) -> list[Ping]:
-    """Pings with different documents, some of them sent again, in any order."""
+    """Draw pings with different documents, some sent twice, in any order."""
     once = draw(st.lists(pings, max_size=max_size, unique_by=lambda p: p.document))
     again = draw(st.lists(st.sampled_from(once), max_size=10)) if once else []
     return draw(st.permutations(once + again))
 
 
 def fate(ping: Ping, rules: Rules) -> str:
-    """Say what becomes of a ping that is no duplicate: the rules, one after the other."""
+    """Return the outcome of a ping that isn't a duplicate, by the rules in order."""
     trains = dict(zip(rules.arms, rules.submits, strict=True))
     if ping.version != rules.iteration:
         return "wrong_version"
@@ -84,7 +84,7 @@ def fate(ping: Ping, rules: Rules) -> str:
 
 
 def plain_aggregate(sent: Sequence[Ping], rules: Rules) -> RoundAggregate:
-    """The aggregate by sums that do not round, in two passes."""
+    """Return the aggregate by exact sums, in two passes."""
     once = list({ping.document: ping for ping in sent}.values())
     fates = [fate(ping, rules) for ping in once]
     used = [ping for ping, became in zip(once, fates, strict=True) if became == "used"]
@@ -115,7 +115,7 @@ def plain_aggregate(sent: Sequence[Ping], rules: Rules) -> RoundAggregate:
 
 
 def assert_close(found: RoundAggregate, expected: RoundAggregate, scale: float) -> None:
-    """Equal in every count, and in every mean to 1e-12 of the size of what is averaged."""
+    """Check that all counts are equal, and all means within 1e-12 of the averaged numbers' size."""
     assert found.counts == expected.counts
     assert (found.updates.pings, found.updates.clients) == (expected.updates.pings, expected.updates.clients)
     np.testing.assert_allclose(found.updates.weight, expected.updates.weight, rtol=1e-12)
@@ -134,7 +134,7 @@ def aggregate(paths: Sequence[Path], rules: Rules = RULES, engine: Engine | None
 
 
 def landed(folder: Path, sent: Sequence[Ping], cuts: Sequence[int] = ()) -> list[Path]:
-    """Land pings as one file, or cut into several."""
+    """Land pings as one file, or cut into several files."""
     edges = [0, *sorted(cuts), len(sent)]
     parts = [sent[a:b] for a, b in zip(edges[:-1], edges[1:], strict=True)]
     return sorted(write_landed(folder, table_of(part), i) for i, part in enumerate(parts) if part)
@@ -142,7 +142,7 @@ def landed(folder: Path, sent: Sequence[Ping], cuts: Sequence[int] = ()) -> list
 
 @pytest.fixture(params=[False, True], ids=["one row group", "sixteen shards"])
 def layout(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Land small files as ingest lands small ones, or as it lands large ones."""
+    """Land small files in ingest's layout for small files, or for large ones."""
     if request.param:
         monkeypatch.setattr(fedping.protocol.landing, "SINGLE_GROUP_ROWS", 1)
 
@@ -205,7 +205,7 @@ def test_moments_merge_to_the_two_pass_moments(values: list[list[float]], data: 
 
 
 def test_the_recurrence_is_the_one_of_the_thesis() -> None:
-    """One update at a time: the new mean is the old one plus (H - mean) / (i + 1)."""
+    """For each update H, the new mean is the old one plus (H - mean) / (i + 1)."""
     rng = np.random.default_rng(3)
     found, mean = no_moments(1), np.zeros(1)
     for i, h in enumerate(rng.normal(size=(50, 1))):
@@ -215,7 +215,7 @@ def test_the_recurrence_is_the_one_of_the_thesis() -> None:
 
 
 def test_it_keeps_its_precision_far_from_zero() -> None:
-    """Summing squares and subtracting would leave nothing of a variance of 1 at a distance of a million."""
+    """Subtracting sums of squares would lose a variance of 1 at a distance of a million."""
     x = np.float32(1e6) + np.random.default_rng(1).integers(-2, 3, (40_000, 1)).astype(np.float32)
     found = no_moments(1)
     for start in range(0, len(x), 1000):
@@ -224,7 +224,7 @@ def test_it_keeps_its_precision_far_from_zero() -> None:
 
 
 def test_a_clients_rejected_ping_does_not_weaken_its_others(tmp_path: Path, layout: None) -> None:
-    """What a payload is, is known only when it is read; the weights of 1 / n have to follow."""
+    """A payload is known as invalid only once it is read; the weights 1 / n must be adjusted then."""
     spoilt = np.array([np.inf, 1], "<f4").tobytes()
     sent = [Ping(1, 1, (4.0, 0.0)), Ping(2, 1, payload=spoilt), Ping(3, 1, payload=b"short"), Ping(4, 2, (0.0, 2.0))]
     found = aggregate(landed(tmp_path, sent))
@@ -242,7 +242,7 @@ def test_many_pings_of_one_client_are_one_vote(tmp_path: Path) -> None:
 
 
 def test_of_pings_with_one_document_id_the_first_landed_counts(tmp_path: Path, layout: None) -> None:
-    """A retry is the same ping; should it not be, the choice must not depend on a sort that is not stable."""
+    """A retry is normally the same ping; if not, the choice must not depend on an unstable sort."""
     others = [Ping(i, i, None) for i in range(100, 160)]
     first = [Ping(i, 7, (float(i), 0.0)) for i in range(30)]
     later = [Ping(i, 7, (-99.0, 9.0)) for i in range(30)]
@@ -282,7 +282,7 @@ def test_groups_are_those_of_a_dictionary(words: list[tuple[int, int]]) -> None:
 
 
 def test_a_file_whose_rows_are_in_the_wrong_shard_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trusting the footer would let one client vote in two shards, and its duplicates pass."""
+    """Trusting the footer would let a client vote in two shards, and accept its duplicates."""
     monkeypatch.setattr(fedping.protocol.landing, "SINGLE_GROUP_ROWS", 1)
     monkeypatch.setattr(fedping.protocol.landing, "shard_of", lambda ids, _: np.arange(len(ids)) % SHARDS)
     path = write_landed(tmp_path, table_of([Ping(i, i) for i in range(64)]), 0)
@@ -317,7 +317,7 @@ def engine(spark: "SparkSession") -> SparkEngine:
 
 
 HERE = ((900, 2), (6000, 5))
-"""Rows in a file and tasks of the cases in `make test`; the others are long."""
+"""Rows in a file and number of tasks in the cases of `make test`; the other cases are long."""
 
 
 @pytest.mark.spark
@@ -426,7 +426,7 @@ def test_what_is_left_out_depends_on_neither_batches_nor_tasks(
 def test_a_part_of_the_rows_is_the_same_however_it_is_arrived_at(
     rows: list[int], most: int, cut: int, key: bytes, bits: int
 ) -> None:
-    """Also where lots have so few bits that most are equal."""
+    """Tested with lots of so few bits that most are equal."""
     clients = np.array([(i * 977, i * 31 + 5) for i in rows], np.uint64).reshape(-1, 2)
     drawn = ping_filter._lots
     with pytest.MonkeyPatch.context() as patch:
@@ -451,7 +451,7 @@ def test_the_loudest_lose_first() -> None:
 
 
 def crafted(count: int, salt: int, seed: int) -> np.ndarray:
-    """Return ids of shape (count, 2) that all drew lot 0 when lots were a public function of id and version."""
+    """Return ids of shape (count, 2) that all drew lot 0 while lots were a public function of id and version."""
 
     def mixed(values: np.ndarray) -> np.ndarray:
         values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -463,7 +463,7 @@ def crafted(count: int, salt: int, seed: int) -> np.ndarray:
 
 
 def test_nobody_can_craft_ids_that_are_heard_instead_of_others() -> None:
-    """As many crafted ids as honest ones: the honest keep one half of the places, within five standard deviations."""
+    """With as many crafted ids as honest ones, honest ids keep half of the places, within five standard deviations."""
     honest = np.random.default_rng(5).integers(0, 2**64, (2000, 2), np.uint64)
     ids = np.concatenate([crafted(2000, 7, seed=6), honest])
     heard = 0
@@ -479,7 +479,7 @@ def test_nobody_can_craft_ids_that_are_heard_instead_of_others() -> None:
 
 @pytest.mark.parametrize("most", [1, 7, 40])
 def test_there_is_an_end_whatever_the_ids(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Crafted ids, equal ids, and ids that all draw the same lot: then the smallest ids win, in any order of rows."""
+    """Covers crafted ids, equal ids, and ids with the same lot: then the smallest ids win, in any order of rows."""
     _, kept = thinned(crafted(500, 7, seed=1), most, KEY)
     assert kept.sum() <= most
     _, kept = thinned(np.ones((500, 2), np.uint64), most, KEY)

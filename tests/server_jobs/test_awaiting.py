@@ -1,4 +1,4 @@
-"""A round that waits: for so many clients or so long, whichever is first; and what counts as one."""
+"""A round that waits for a number of clients or for a time, whichever is first; and the clients that count."""
 
 import subprocess
 import sys
@@ -37,7 +37,7 @@ def store(study: Study, tmp_path: Path) -> ModelStore:
 
 @dataclass
 class Waiting:
-    """Time that passes by waiting alone; what is planned happens while it is waited."""
+    """A clock that advances only by waiting; planned events happen during the wait."""
 
     plan: list[Callable[[], None]]
     now: float = 0.0

@@ -1,4 +1,4 @@
-"""A landing folder in a bucket in which others write, which is taken away, or which no longer lets us in."""
+"""A landing folder in a bucket with foreign objects, in a deleted bucket, or in one that denies access."""
 
 import contextlib
 import json
@@ -67,7 +67,7 @@ def key_of(folder: Place) -> str:
 
 
 def a_round(store: ModelStore, landing: Place, on_step: Callable[[str], None] = lambda _: None) -> str:
-    """Run a round and return how it ended."""
+    """Run a round, and return its outcome."""
     when, engine = (lambda: WHEN), NumpyEngine()
     made = run_round(
         store, landing, "study", "main", engine, RoundOptions(clock=when, code_version="test", on_step=on_step)
@@ -76,11 +76,11 @@ def a_round(store: ModelStore, landing: Place, on_step: Callable[[str], None] = 
 
 
 def ready(tmp_path: Path, landing: Place) -> tuple[ModelStore, Place]:
-    """Return a store with pings for its first round, and the file that they are in."""
+    """Return a store with pings for its first round, and the pings' file."""
     return store_with(tmp_path / "store", small_study()), land(landing, crowd(CLIENTS))  # type: ignore[arg-type]
 
 
-# --- what others have put there ---
+# --- foreign objects ---
 
 
 @pytest.mark.parametrize("odd", ["%23", "%3F", "%2520"])
@@ -128,7 +128,7 @@ def test_names_that_begin_alike_are_kept_apart(bucket: Bucket) -> None:
     assert landed_files(partition(here, "a", "main", 1)) == [mine]
 
 
-# --- what happens under a round ---
+# --- changes during a round ---
 
 
 def test_a_file_that_goes_or_changes_under_a_round_ends_it_and_the_next_goes_on(landing: Place, tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def put_again(bucket: Bucket) -> None:
 
 
 def take_away(bucket: Bucket) -> None:
-    """Delete a bucket with all that is in it."""
+    """Delete a bucket with its contents."""
     raw = S3Store(bucket.name, client_options={"allow_http": True})
     for listed in obstore.list(raw):
         for each in listed:

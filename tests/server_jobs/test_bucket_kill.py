@@ -1,7 +1,7 @@
-"""kill -9 at random of ingest, its compactor and workers, rounds and the schedule, over a bucket that misbehaves.
+"""Random kill -9 of ingest, its compactor and workers, rounds and the schedule, over a faulty bucket.
 
-Store and landing folder are in the bucket, the journal is on disk. Clients fetch the model and post until they are
-answered 200. In the end each ping that was answered is in exactly one version, and every version was published once.
+Store and landing folder are in the bucket, the journal is on disk. Clients fetch the model and post until they get
+200. In the end each answered ping is in exactly one version, and every version was published once.
 """
 
 import contextlib
@@ -42,21 +42,21 @@ from tests.support.rounds import store_with
 ROOT = Path(__file__).parents[2]
 TARGETS = ("ingest", "compactor", "worker", "round", "schedule")
 KILLS = 100
-"""With each of two seeds."""
+"""Number of kills with each of two seeds."""
 
 FAULTS = ("slow_down", "error", "throttled", "lost", "cut", "reset")
 SHARES = (0.05, 0.15)
-"""Of the requests that fail: at least, at most."""
+"""Minimum and maximum share of failing requests."""
 
 MOST_REQUESTS = 80
-"""Requests to the bucket before a kill, at most; a round makes some 80."""
+"""Maximum number of requests to the bucket before a kill; a round makes about 80."""
 
 LONG = 900.0
-"""Seconds in which something has to go on, on a machine that does much else."""
+"""Timeout in seconds for progress, on a busy machine."""
 
 CLIENTS = 4
 AGAIN = 0.1
-"""The share of pings that are sent once more, although they were answered."""
+"""Share of answered pings that are sent again."""
 
 
 @pytest.fixture
@@ -66,14 +66,14 @@ def bucket(object_servers: Callable[[str], str]) -> Iterator[Bucket]:
 
 
 def study() -> Study:
-    """Return a study whose every ping counts, however late it lands."""
+    """Return a study in which all pings count, also very late ones."""
     [line] = ingest_study().lines
     pipeline = Pipeline(min_clients=1, staleness=Staleness(most=10))
     return msgspec.structs.replace(ingest_study(), lines=(msgspec.structs.replace(line, pipeline=pipeline),))
 
 
 class Fleet:
-    """Clients that fetch the model and post pings that were made with it, each until it is answered 200."""
+    """Clients that fetch the model and post its pings, each until it is answered with 200."""
 
     def __init__(self, port: int, seed: int) -> None:
         self.answered: list[str] = []
@@ -89,21 +89,21 @@ class Fleet:
 
     @property
     def newest(self) -> int:
-        """The newest version that anybody has fetched; -1 before the first."""
+        """The newest version that any client has fetched; -1 before the first."""
         return max(list(self.models), default=-1)
 
     def has_sent_more(self) -> bool:
-        """Return whether another ping has been answered within the time of a test."""
+        """Return whether another ping is answered within the timeout."""
         before = len(self.answered)
         return wait_until(lambda: len(self.answered) > before, LONG)
 
     def has_fetched_another(self) -> bool:
-        """Return whether a newer version has been fetched within the time of a test."""
+        """Return whether a newer version is fetched within the timeout."""
         before = self.newest
         return wait_until(lambda: self.newest > before, LONG)
 
     def stop(self) -> None:
-        """Let each finish what it is at."""
+        """Stop each client after its current request."""
         self._over.set()
         for thread in self._threads:
             thread.join()
@@ -143,7 +143,7 @@ class Fleet:
 
 
 class Work:
-    """Everything that runs over a bucket, and how each part of it is killed and started again by the same command."""
+    """All processes over a bucket; each can be killed and restarted by the same command."""
 
     def __init__(self, folder: Path, bucket: Bucket, draws: random.Random) -> None:
         self._bucket, self._draws = bucket, draws
@@ -170,12 +170,12 @@ class Work:
         return sum(seen.values()) - seen.get("failed", 0)
 
     def _in_the_middle(self, of: subprocess.Popen[bytes] | None = None) -> None:
-        """Wait for so many requests to the bucket, or until a process has ended."""
+        """Wait for a number of requests to the bucket, or until a process has ended."""
         until = self._requests() + self._draws.randint(1, MOST_REQUESTS)
         assert wait_until(lambda: self._requests() >= until or (of is not None and of.poll() is not None))
 
     def kill(self, target: str) -> bool:
-        """Kill a part in the middle of its work and start it again; return whether it was still there to be killed."""
+        """Kill a part during its work and restart it; return whether it was still running."""
         if target == "round":
             process = self._start("round")
             self._in_the_middle(process)
@@ -198,13 +198,13 @@ class Work:
         return True
 
     def misbehave(self) -> None:
-        """Let some requests fail from now on, in one way or another."""
+        """Let some requests fail from now on, in random ways."""
         self._bucket.faults(
             self._draws.choice(FAULTS), share=self._draws.uniform(*SHARES), seed=self._draws.randrange(2**31)
         )
 
     def end(self) -> None:
-        """End everything in order, in a bucket that is well again, and have a round count what is left."""
+        """End all faults, stop everything normally, and let a round count the remaining pings."""
         self._bucket.well()
         assert self.ingest.flush()["flushed"]
         assert self.ingest.stop() == 0
@@ -213,7 +213,7 @@ class Work:
         assert self.round() == 0
 
     def give_up(self) -> None:
-        """Leave no process behind where the test has failed."""
+        """Kill all processes after a failed test."""
         if self.schedule.poll() is None:
             self.schedule.kill()
         with contextlib.suppress(AssertionError):  # it was just being started
@@ -221,7 +221,7 @@ class Work:
 
 
 def documents_in(landing: str) -> Mapping[str, list[bytes]]:
-    """Return the document ids of each landed file, by the way to it from the landing folder."""
+    """Return the document ids of each landed file, by its path relative to the landing folder."""
     place = place_of(landing)
     return {
         key_in(place, file): [
@@ -232,7 +232,7 @@ def documents_in(landing: str) -> Mapping[str, list[bytes]]:
 
 
 def every_ping_is_in_one_version(store: ModelStore, landed: Mapping[str, list[bytes]]) -> None:
-    """Hold what each version says it counted against what is in the files that it names."""
+    """Check that each version's counts match the files in its lineage, and that each ping is in one version."""
     known: set[bytes] = set()
     read: set[str] = set()
     for number in store.iterations(STUDY, "main")[1:]:

@@ -1,4 +1,4 @@
-"""Clipping: how long updates may be, what the bound is carried on by, and who can move it."""
+"""Clipping: the bound of updates' norms, its adaptation from round to round, and attackers' influence on it."""
 
 import math
 from contextlib import nullcontext
@@ -60,7 +60,7 @@ BY_QUANTILE, BY_NORM = ClipByQuantile(), ClipByNorm(norm=1.0)
 
 
 def direction(line: Line, updates: Any, state: Any = None, pings: Any = None) -> tuple[np.ndarray, Any]:
-    """Return the direction of a round of descent by 1, and the state after it; each update is of another client."""
+    """Return direction and state after a round of gradient descent with rate 1, with one update for each client."""
     sent = np.asarray(updates, np.float32)
     k = len(sent)
     before = first_state(line) if state is None else state
@@ -126,7 +126,7 @@ def test_one_client_of_any_length_counts_as_one_of_a_usual_length() -> None:
 
 
 def in_steps(line: Line, *first: float) -> Line:
-    """Return a line whose weights have these first step sizes."""
+    """Return a line whose weights have these initial step sizes."""
     weights = tuple(
         replace(weight, step=Step(start=step, min=step, max=step))
         for weight, step in zip(line.spec.weights, first, strict=True)
@@ -157,7 +157,7 @@ def test_by_step_sizes_it_is_the_same_whatever_unit_a_weight_has() -> None:
 
 @given(st.integers(1, 5), st.integers(0, 2**32 - 1), st.sampled_from([1e30, -1e30, LARGEST, 1.0, -1e-3]))
 def test_fewer_than_a_quorum_turn_no_sign_against_the_others(hostile: int, seed: int, sends: float) -> None:
-    """Of 100, those that are up to a twentieth move a weight only where the mean of the others, clipped, goes too."""
+    """Of 100 clients, a group of up to a twentieth moves a weight only in the direction of the others' clipped mean."""
     rng = np.random.default_rng(seed)
     updates = (rng.standard_cauchy((100, 3)) * [1, 10, 0.1] + rng.normal(size=3)).astype(np.float32)
     updates[:hostile] = np.float32(sends) * rng.permutation([1, 0, 0])
@@ -169,7 +169,7 @@ def test_fewer_than_a_quorum_turn_no_sign_against_the_others(hostile: int, seed:
 
 
 def test_a_hundredth_that_pull_at_what_nobody_else_touches_move_nothing() -> None:
-    """With step sizes as units, and 1 as the bound of the first round, however long the attack lasts."""
+    """With step sizes as units and 1 as the first round's bound, for any duration of the attack."""
     updates = np.tile([1.0, 0.0], (200, 1))
     updates[:2] = [0.0, 1e9]
     clip = ClipByQuantile(units="step")
@@ -252,7 +252,7 @@ def test_the_next_bound_is_a_multiple_of_the_quantile() -> None:
 
 @pytest.mark.parametrize("speaking", [1, 2, 10, 60, 198])
 def test_a_hundredth_do_not_raise_the_first_bound_however_few_others_have_something_to_say(speaking: int) -> None:
-    """Two of 200 are hostile, and all others but a few send zeros: the honest are at most 2 long, and so are all."""
+    """Two of 200 clients are hostile, most others send zeros: honest norms are at most 2, so clipped ones are too."""
     line = line_with(clip=BY_QUANTILE)
     updates = np.zeros((200, 2))
     updates[:2] = [0.0, 1e30]
@@ -264,7 +264,7 @@ def test_a_hundredth_do_not_raise_the_first_bound_however_few_others_have_someth
 
 @pytest.mark.parametrize("speaking", [1, 2, 10, 60, 198])
 def test_a_hundredth_do_not_hold_a_line_up_by_tiny_updates_in_its_first_round(speaking: int) -> None:
-    """Either the bound is of a usual length, or it is not carried on and the next round measures again."""
+    """Either the bound has a usual size, or it isn't kept and the next round measures again."""
     line = line_with(clip=BY_QUANTILE)
     updates = np.zeros((200, 2))
     updates[:2] = [0.0, 1e-30]
@@ -324,7 +324,7 @@ class _Killed(Exception):
 
 
 class _DiesAtLook(NumpyEngine):
-    """An engine that ends at its first or second look at the files."""
+    """An engine that dies at its first or second read of the files."""
 
     def __init__(self, number: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""After a step the constraints hold, between the optimizer's doubles and between the published numbers."""
+"""After a step the constraints hold, for the optimizer's doubles and for the published numbers."""
 
 import math
 from typing import Literal
@@ -29,7 +29,7 @@ def spec_with(constraints: tuple[Constraint, ...], integer: list[bool]) -> Model
 
 
 def stepped(spec: ModelSpec, weights: np.ndarray, step: np.ndarray) -> np.ndarray:
-    """Return where the weights end: the server's own addition."""
+    """Return the weights after the server's own step."""
     chosen = pipeline_for(spec, PLAIN)
     return weights + chosen.update(step, chosen.init(spec), weights)[0]
 
@@ -107,7 +107,7 @@ def test_what_holds_already_is_left_as_it_came(case: tuple[list[bool], np.ndarra
 
 
 def test_cutoffs_by_hand() -> None:
-    """The chain goes upward: the second is lifted over the first, the third over the lifted second."""
+    """Cutoffs are raised in order: the second above the first, the third above the raised second."""
     spec = spec_with((OrderedCutoffs(weights=("w0", "w1", "w2")),), [True] * 3)
     assert stepped(spec, np.array([4.0, 14, 31]), np.array([11.0, 0.25, -16])).tolist() == [15.0, 16.0, 17.0]
     assert stepped(spec, np.array([0.2, 14, 31]), np.zeros(3)).tolist() == [1.0, 14.0, 31.0]
@@ -149,7 +149,7 @@ def test_trim_holds_the_order_in_fractions_and_where_the_start_is_out_of_order()
 
 
 def test_rounding_cannot_bring_two_cutoffs_closer_than_the_gap() -> None:
-    """1.5 and 4.0 are 2.5 apart, but published as 2 and 4: the second has to be 4.5."""
+    """1.5 and 4.0 are 2.5 apart, but published as 2 and 4, so the second must be 4.5."""
     spec = spec_with((OrderedCutoffs(weights=("w0", "w1"), gap=2.5),), [True, True])
     after = stepped(spec, np.array([1.5, 4.0]), np.zeros(2))
     assert after.tolist() == [1.5, 4.5]

@@ -1,4 +1,4 @@
-"""What lies in the landing folder may be damaged, hostile or no file at all: the model is the same, or it is told."""
+"""Damaged, hostile or foreign entries in the landing folder: the model stays the same, or an error reports them."""
 
 import contextlib
 import functools
@@ -47,7 +47,7 @@ RULES = Rules(
 
 
 def landed(folder: Path, *, shards: bool) -> Path:
-    """Land a few hundred pings as one file, in one row group or as ingest lays out large files."""
+    """Land a few hundred pings as one file, in one row group or in ingest's layout for large files."""
     (table,) = landed_tables(Traffic(pings=400, clients=90, m=M, duplicates=0.05), 1, 400)
     before, fedping.protocol.landing.SINGLE_GROUP_ROWS = (
         fedping.protocol.landing.SINGLE_GROUP_ROWS,
@@ -60,19 +60,19 @@ def landed(folder: Path, *, shards: bool) -> Path:
 
 
 def aggregated(path: Path, engine: Engine) -> RoundAggregate:
-    """Return what a round reads from a file, its rows counted as a manifest does."""
+    """Return the aggregate that a round reads from a file, with rows counted as in a manifest."""
     rows = open_ping_file(path, RULES.document).rows
     return combined(engine.partials(Work(paths=(str(path),), rows=rows, rules=RULES)), RULES)
 
 
 def bits(size: int, count: int, seed: int) -> list[int]:
-    """Return positions of bits to flip, anywhere."""
+    """Return random positions of bits to flip."""
     rng = random.Random(seed)
     return [rng.randrange(8 * size) for _ in range(count)]
 
 
 def same_or_told(same: Callable[[], bool], path: Path, bit: int) -> str:
-    """Return whether what was read is the ``same`` or was refused in a sentence that names the file (``told``)."""
+    """Return "same" if the result is unchanged, or "told" if an error names the file."""
     try:
         found = same()
     except FedpingError as error:
@@ -104,11 +104,11 @@ def test_a_flipped_bit_gives_the_same_model_or_a_sentence(tmp_path: Path, shards
     for bit in bits(len(data), few_or_all(120, 2000), seed=7):
         path.write_bytes(flipped(data, bit))
         outcomes[same_or_told(lambda: aggregated(path, engine) == whole, path, bit)] += 1
-    assert outcomes["told"] > outcomes["same"] > 0  # what no round reads may be damaged without harm to one
+    assert outcomes["told"] > outcomes["same"] > 0  # damage in parts that rounds don't read is harmless
 
 
 def test_no_bit_of_what_ties_a_file_together_may_flip(tmp_path: Path) -> None:
-    """The whole seal, and the last bytes of the file."""
+    """Covers the whole checksum, and the last bytes of the file."""
     path = landed(tmp_path, shards=False)
     data = path.read_bytes()
     end = data.rindex(MAGIC) + len(MAGIC)
@@ -156,7 +156,7 @@ def test_a_flipped_bit_is_told_by_recompute_or_changes_nothing(tmp_path: Path) -
 
 
 def unsealed(path: Path, **options: object) -> Path:
-    """Write a landed file again as ingest did before there were seals, or as something else would, and return it."""
+    """Rewrite a landed file as ingest did before checksums, or as another program would, and return it."""
     table = pq.ParquetFile(path).read()
     notes = {key: value for key, value in table.schema.metadata.items() if key != SEALED_KEY}
     pq.write_table(table.replace_schema_metadata(notes), path, **options)
@@ -182,7 +182,7 @@ def test_of_a_file_without_a_seal_page_checksums_are_verified(tmp_path: Path) ->
 
 
 def test_versions_made_before_there_were_digests_are_recomputed(tmp_path: Path) -> None:
-    """Neither the file nor the document knows of digests; the document's own digest is what it was."""
+    """Neither the file nor the document has digests of files; the document's own digest is unchanged."""
     store = store_with(tmp_path / "store", small_study())
     unsealed(land(tmp_path, crowd(40)))
     run_round(store, tmp_path, "study", "main", NumpyEngine(), RoundOptions(clock=lambda: WHEN, code_version="t"))
@@ -269,7 +269,7 @@ def test_a_link_to_a_landed_file_is_read(tmp_path: Path) -> None:
 
 
 def equal_pings(path: Path, rows: int, payload: bytes = bytes(4 * M)) -> None:
-    """Write equal pings, without the columns that a round does not read, as one row group of a very small file."""
+    """Write equal pings, with only the columns that a round reads, as one row group of a very small file."""
     (table,) = landed_tables(Traffic(pings=1, clients=1, m=M, unselected=0, control=0), 1, 1)
     read = ["document_id", "client_id", "model_version", "study_variation", "update_encoding", "loss", "rank_selected"]
     block = table.select(read).take(pa.array([0] * min(rows, 1_000_000))).combine_chunks()
@@ -297,7 +297,7 @@ print(sum(found.counts.values()), found.counts.get("over_capacity", 0), found.up
 
 
 def bounded(path: Path, mib: int) -> list[int]:
-    """Return pings, those left out, and clients of a round in a process that may take so much more than it has."""
+    """Return a round's counts of pings, left-out pings and clients, in a process limited to ``mib`` MiB more."""
     made = subprocess.run([sys.executable, "-c", BOUNDED, str(path), str(mib)], capture_output=True, text=True)
     assert made.returncode == 0, made.stderr[-2000:]
     return [int(word) for word in made.stdout.split()]
@@ -310,7 +310,7 @@ on_linux = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="as
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_a_small_file_of_very_many_rows_takes_bounded_memory(tmp_path: Path) -> None:
-    """Each row has some 60 bytes when it is decoded, and takes as much again in a round."""
+    """Each row takes about 60 bytes when decoded, and as much again in a round."""
     path, rows = tmp_path / "1-a.parquet", few_or_all(6, 60) * 1_000_000
     equal_pings(path, rows)
     assert path.stat().st_size < 4 * 2**20
@@ -319,7 +319,7 @@ def test_a_small_file_of_very_many_rows_takes_bounded_memory(tmp_path: Path) -> 
 
 @on_linux
 def test_few_bytes_that_stand_for_long_updates_take_bounded_memory(tmp_path: Path) -> None:
-    """One payload of 200 KB, stored once, is the update of each of 3,000 pings."""
+    """A payload of 200 KB, stored once, is the update of 3,000 pings."""
     path = tmp_path / "1-a.parquet"
     equal_pings(path, 3000, bytes(200_000))
     assert path.stat().st_size < 2**20

@@ -1,4 +1,4 @@
-"""The demo page as ingest serves it: only when asked, nothing but its own files, under a strict policy."""
+"""The demo page served by ingest: only if enabled, only its own files, under a strict policy."""
 
 import re
 import urllib.error
@@ -28,7 +28,7 @@ def test_it_is_there_only_when_asked_for(tmp_path: Path) -> None:
 
 
 def test_every_file_that_the_page_asks_for_is_there_with_its_type(ingest: IngestApp) -> None:
-    """The links of the page and the imports of the modules, followed as a browser follows them."""
+    """Follows the page's links and the modules' imports like a browser."""
     page = ingest.client.get("/demo/")
     assert page.content_type == "text/html; charset=utf-8"
     wanted = [f"/demo/{link}" for link in re.findall(r'(?:src|href)="([^"#]+)"', page.text) if link != "data:,"]

@@ -1,6 +1,6 @@
-"""Payloads with something wrong in them, of every encoding, against the checks of ingest and the reader of rounds.
+"""Malformed payloads of every encoding, against the checks of ingest and the reader of rounds.
 
-Whatever is sent is taken or refused with a reason, in bounded memory; and what is taken is what a round can read.
+Every payload is accepted, or rejected with a reason, in bounded memory; a round can read all accepted ones.
 """
 
 import base64
@@ -38,17 +38,17 @@ from tests.support.model_updates import model_ping_json, model_study
 
 
 def test_every_link_that_encodes_is_fuzzed() -> None:
-    """But for those of private lines and of extensions; `dense`, `error-feedback` and `rotation` make no payload."""
+    """Except links of private lines and extensions; `dense`, `error-feedback` and `rotation` make no payload."""
     others = {Dense, ErrorFeedback, Rotation, PrivateVector, SharedVector, OwnLink}
     assert {type(link) for upload in ENCODED.values() for link in upload} == {*get_args(UploadLink)} - others
 
 
 EVERY_ENCODING = pytest.mark.parametrize("name", ENCODED)
 SHAPES = ((5, 3), (11, 7), (40, 30))
-"""Of the one matrix of each model: 15, 77 and 1,200 weights."""
+"""Shape of the only matrix of each model: 15, 77 and 1,200 weights."""
 
 CHANGES = few_or_all(150, 2500)
-"""For each encoding and model."""
+"""Number of changes for each encoding and model."""
 
 
 def study_of(name: str, shape: tuple[int, int]) -> Study:
@@ -82,7 +82,7 @@ ODD_NUMBERS = [
 
 
 def changed(payload: bytes, other: bytes, m: int, draw: random.Random) -> bytes:
-    """Return a payload with something done to it, once or twice."""
+    """Return a payload with one or two changes."""
     at = draw.randrange(len(payload) + 1)
     byte = draw.randrange(256).to_bytes(1, "little")
     odd = draw.choice(ODD_NUMBERS)
@@ -104,7 +104,7 @@ def changed(payload: bytes, other: bytes, m: int, draw: random.Random) -> bytes:
 
 
 def refusal_of(rule: ArmRule, payload: bytes, examples: int = 3) -> Rejection | None:
-    """Return what ingest says to an update of these bytes; None if it takes it."""
+    """Return ingest's rejection of an update with these bytes; None if it is accepted."""
     ping = rule.document.payload(
         model_version=0 if rule.line else NO_VERSION,
         study_variation=rule.arm,
@@ -144,7 +144,7 @@ def test_ingest_takes_what_a_round_can_read_and_nothing_else(name: str, shape: t
 
 
 def test_the_largest_step_is_the_same_to_ingest_and_to_a_round() -> None:
-    """Which a fuzzer has found: 1e30 as float32 is a little more than 1e30."""
+    """A fuzzer found this: 1e30 as float32 is slightly more than 1e30."""
     study = study_of("steps size = 2.0", (5, 3))
     payload = np.float32(1e30).tobytes() + bytes([1] * 15)
     assert receiving(study.lines[0]).decode(pa.array([payload], pa.binary()), 15)[1].all()
@@ -168,7 +168,7 @@ def bomb() -> bytes:
 
 @EVERY_ENCODING
 def test_a_look_into_a_payload_takes_no_more_memory_than_ingest_holds_for_it(name: str) -> None:
-    """Even if a kilobyte would inflate to a gigabyte, and if it is looked whether all of it is zero."""
+    """Even if a kilobyte would inflate to a gigabyte, and also for the check whether all of it is zero."""
     study = study_of(name, (400, 250))
     rule, m = rule_of(study), study.lines[0].spec.m
     good = good_payloads(study, 2)
@@ -185,7 +185,7 @@ def test_a_look_into_a_payload_takes_no_more_memory_than_ingest_holds_for_it(nam
 def test_a_batch_has_no_more_lines_than_ingest_has_time_to_look_into(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a few kilobytes, unpacked to a hundred thousand lines of few bytes each, would keep a worker for an hour."""
+    """A few kilobytes, unpacked to a hundred thousand short lines, would occupy a worker for an hour."""
     monkeypatch.setattr("fedping.server_jobs.ingest.admission.LOOKED_INTO", 300)
     encoded, dense = study_of("low-rank rank = 2", (11, 7)), model_study(77)
     ingest = ingest_app(tmp_path, others=(encoded, dense))

@@ -1,4 +1,4 @@
-"""Rounds over encoded updates: the same bits whoever computes them and from however few weights; what is left out."""
+"""Rounds over encoded updates: the same bits on every engine, sparse updates, and left-out pings."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 M = 200
 STEP = Step(start=1, min=1, max=1)
 FEW: Upload = (Mask(keep=0.05),)
-"""A mask that keeps so few weights that a round does not write out the others."""
+"""A mask that keeps so few weights that a round stores updates sparsely."""
 
 WITHOUT_MATRICES = {name: upload for name, upload in ENCODED.items() if "low rank" not in traits_of_links(upload)}
 
@@ -79,7 +79,7 @@ def updates_of(k: int, seed: int = 0) -> NDArray[np.float32]:
 
 
 def payloads_of(study: Study, updates: NDArray[np.float32], seed: int = 0) -> tuple[str, pa.BinaryArray]:
-    """Return the tag and the payloads that clients of the study's line send."""
+    """Return the tag and the payloads of updates, as sent by clients of the study's line."""
     ends = sending(study.lines[0])
     keys = bits(np.array([seed], np.uint64), len(updates))[0]
     for transform in ends.transforms:
@@ -88,7 +88,7 @@ def payloads_of(study: Study, updates: NDArray[np.float32], seed: int = 0) -> tu
 
 
 def table_with(encoding: str, payloads: pa.BinaryArray, seed: int = 0, version: int = 0) -> pa.Table:
-    """Return landed pings, each of a client of its own, with these updates."""
+    """Return landed pings with these updates, each of another client."""
     table = landed_table(len(payloads), seed, m=1, model_version=version)
     tags = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(payloads), np.int32)), pa.array([encoding]))
     for name, column in (("update", payloads.cast(pa.binary())), ("update_encoding", tags)):
@@ -137,7 +137,7 @@ def test_moments_of_few_weights_are_those_of_all(seed: int, k: int, m: int, n: i
 def test_a_round_takes_what_the_encoding_decodes_to_whoever_computes_which_shard(
     upload: Upload, group_rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As dense updates that are what the payloads decode to, the mean to the last bit."""
+    """The mean equals that of dense updates with the decoded values, to the last bit."""
     monkeypatch.setattr(fedping.protocol.landing, "SINGLE_GROUP_ROWS", group_rows)
     study = study_with(upload)
     tag, payloads = payloads_of(study, updates_of(150))
@@ -208,7 +208,7 @@ def test_masks_go_through_other_pipelines_as_what_they_decode_to(pipeline: Pipel
 def test_spark_comes_to_the_same_bits(
     piece_bytes: int, names: list[str], spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where partials come in pieces, as those of a large model do: in the order of the shards."""
+    """Tested with partials that arrive in pieces, like a large model's, in the order of the shards."""
     monkeypatch.setattr("fedping.server_jobs.round.spark_engine.tasks_for", lambda work, _: tasks_for(work, 3))
     monkeypatch.setattr("fedping.server_jobs.round.spark_engine.PIECE_BYTES", piece_bytes)
     engine = SparkEngine(lambda: nullcontext(spark))
@@ -229,7 +229,7 @@ def test_spark_comes_to_the_same_bits(
 def test_spark_tells_of_a_damaged_file_in_its_one_sentence_where_partials_come_in_pieces(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the session stays as it is, for the next round."""
+    """The session survives for the next round."""
     monkeypatch.setattr("fedping.server_jobs.round.spark_engine.PIECE_BYTES", 2000)
     opened: list[object] = []
 
@@ -254,7 +254,7 @@ def test_spark_tells_of_a_damaged_file_in_its_one_sentence_where_partials_come_i
 @pytest.mark.long
 @pytest.mark.usefixtures("no_shared_session")
 def test_a_round_of_many_weights_fits_into_the_smallest_heap_that_spark_takes(tmp_path: Path) -> None:
-    """Sixteen partials of 600,000 weights have 230 MB: more than a JVM of 480 MB can hold and pass on at once."""
+    """Sixteen partials of 600,000 weights have 230 MB, more than a JVM of 480 MB can hold and transfer at once."""
     m = 600_000
     made = study_with((Signs(),))
     spec = msgspec.structs.replace(made.lines[0].spec, weights=(), blocks=(Block(name="W", shape=(m,), step=STEP),))
@@ -270,7 +270,7 @@ def test_a_round_of_many_weights_fits_into_the_smallest_heap_that_spark_takes(tm
 
 @pytest.mark.parametrize("aggregate", [None, MeanOfSigns()], ids=["of the mean", "of each"])
 def test_a_rotation_is_undone(aggregate: MeanOfSigns | None, tmp_path: Path) -> None:
-    """Once, of the mean, or of each update where signs are counted: the version is that of updates without it."""
+    """A rotation is undone on the mean, or on each update if signs are counted; the version is the same as without."""
     settings = {} if aggregate is None else {"aggregate": aggregate}
     weights = []
     for name, upload in (("rotated", (Rotation(seed=5), Float32())), ("plain", ())):
@@ -287,7 +287,7 @@ def test_a_rotation_is_undone(aggregate: MeanOfSigns | None, tmp_path: Path) -> 
         )
         weights.append(store.head("study", "main").weights)
         assert recompute(store, tmp_path / name, "study", "main", 1, NumpyEngine()).identical
-    near = 1e-5 if aggregate is None else 0.1  # of a zero that was rotated and back, the sign is anyone's guess
+    near = 1e-5 if aggregate is None else 0.1  # the sign of a zero that was rotated and back is random
     np.testing.assert_allclose(*weights, atol=near)
 
 
@@ -295,7 +295,7 @@ def test_a_rotation_is_undone(aggregate: MeanOfSigns | None, tmp_path: Path) -> 
 def test_what_is_in_another_encoding_or_cannot_be_read_is_left_out_and_the_version_recomputes(
     upload: Upload, tmp_path: Path
 ) -> None:
-    """A folder in which pings of before and after an upgrade lie side by side, and some that nobody can read."""
+    """The folder has pings from before and after an upgrade, and unreadable ones."""
     study = study_with(upload)
     store = store_with(tmp_path / "store", study)
     tag, payloads = payloads_of(study, updates_of(40))
@@ -344,7 +344,7 @@ def test_limits_of_a_line_hold_for_what_updates_decode_to(upload: Upload, tmp_pa
 
 
 def test_limits_of_a_line_hold_for_what_a_rotation_is_undone_to(tmp_path: Path) -> None:
-    """Not for the rotated numbers: of numbers within the limit, a rotation back makes one many times as large."""
+    """Limits don't apply to rotated numbers: undoing a rotation can turn small numbers into one beyond the limit."""
     upload = (Rotation(seed=5), Float32())
     study = study_with(upload)
     limited = msgspec.structs.replace(study.lines[0], limits=UpdateLimits(weight=1.0))

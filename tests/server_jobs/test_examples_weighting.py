@@ -1,4 +1,4 @@
-"""A vote an example: the mean of the clients' gradients is that of all their data put together (thesis eq. 2)."""
+"""One vote for each example: the mean of the clients' gradients is the gradient of the pooled data (thesis eq. 2)."""
 
 import tempfile
 from pathlib import Path
@@ -46,7 +46,7 @@ clients = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2**32 - 1)), min_
 def test_the_mean_by_examples_is_the_gradient_of_the_pooled_data(
     sizes: list[tuple[int, int]], seed: int, repeated: bool
 ) -> None:
-    """Also where a client sends several pings, each of its own examples: a vote is an example, whoever has it."""
+    """Every example has one vote, also if a client sends several pings, each for other examples."""
     rng = np.random.default_rng(seed)
     weights = rng.normal(size=3)
     data = [(x := np.random.default_rng(s).normal(size=(n, 3)), x.sum(axis=1) + 1) for n, s in sizes]
@@ -99,7 +99,7 @@ def test_each_weighting_counts_what_it_says() -> None:
     seed=st.integers(0, 2**32 - 1),
 )
 def test_no_client_has_more_votes_than_the_line_allows(sizes: list[int], most: int, seed: int) -> None:
-    """However many examples it claims, and however many pings it sends; who has less than that has what it has."""
+    """For any claimed number of examples and any number of pings; clients with fewer examples keep their votes."""
     rng = np.random.default_rng(seed)
     ids = np.arange(16 * len(sizes), dtype=np.uint16).astype(np.uint8).reshape(-1, 16)
     of = rng.integers(0, len(sizes), len(sizes))

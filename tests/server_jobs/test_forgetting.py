@@ -1,4 +1,4 @@
-"""Forgetting one client: no landed file has its pings any more, versions are named, and rounds go on."""
+"""Forgetting one client: its landed pings are removed, affected versions are named, and rounds continue."""
 
 import json
 import signal
@@ -29,7 +29,7 @@ CLIENT = str(uuid.UUID(bytes=id_of("client", 3)))
 
 
 def played(folder: Path, staleness: Staleness | None = None) -> None:
-    """Play three rounds of which client 3 is in the first two, beside another study without a store."""
+    """Play three rounds with client 3 in the first two, next to another study without a store."""
     study = small_study()
     pipeline = msgspec.structs.replace(study.lines[0].pipeline, staleness=staleness)
     study = msgspec.structs.replace(study, lines=(msgspec.structs.replace(study.lines[0], pipeline=pipeline),))

@@ -1,4 +1,4 @@
-"""Processes are forked from a single thread, die with who started them, and end when told, however early that is."""
+"""Processes are forked from a single thread, die with their parent, and stop on request at any time."""
 
 import os
 import signal
@@ -65,11 +65,11 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
 
 NOT_OF_ANY_MODEL = frozenset({"low rank", "private vector"})
-"""The traits of links that need a model of matrices, or a guarantee."""
+"""Traits of links that need a model with matrices, or a guarantee."""
 
 
 def study_with_links(name: str, links: Upload) -> Study:
-    """Return a study of this name whose clients encode their updates."""
+    """Return a study whose clients encode their updates by these links."""
     study = ingest_study()
     return replace(study, name=name, lines=(replace(study.lines[0], upload=links), *study.lines[1:]))
 

@@ -1,4 +1,4 @@
-"""The guard of a line: what is held back, what is not, and what becomes of what was held."""
+"""The guard of a line: held versions, passed versions, and the outcomes of held ones."""
 
 import math
 import re
@@ -52,7 +52,7 @@ def land_round(landing: Path, n: int, *hostile: Ping, clients: int = HONEST) -> 
 
 @pytest.fixture
 def trained(tmp_path: Path) -> ModelStore:
-    """A store whose line has made five versions from honest clients; pings below tmp_path."""
+    """Give a store whose line has five versions from honest clients, with pings below tmp_path."""
     store = store_with(tmp_path / "store", guarded())
     for n in range(5):
         land_round(tmp_path, n)
@@ -278,7 +278,7 @@ def test_a_line_that_falls_behind_its_guardrail_is_rolled_back_and_goes_on(tmp_p
     places = IngestSettings(store=tmp_path / "store", landing=tmp_path, journal=tmp_path / "journal")
     _, health = StudyMonitor(places).study("study", ingest_snapshot(places))
     assert any("rolled back by version 5" in one.sentence for one in health.findings)
-    losses(tmp_path, 5, 1.5, 1.0)  # the count begins anew
+    losses(tmp_path, 5, 1.5, 1.0)  # the count begins again
     assert play(store, tmp_path).status == "published"
     losses(tmp_path, 6, 0.9, 1.0)
     assert play(store, tmp_path).status == "published"
@@ -336,10 +336,10 @@ def firm(loss: float, error: float) -> ArmSummary:
 @pytest.mark.parametrize(
     ("treated", "control", "floors", "falls"),
     [
-        ((1e-9, None), (0.0, None), None, True),  # as lines say that are older than the question
+        ((1e-9, None), (0.0, None), None, True),  # as for lines from before this setting
         ((1e-9, None), (0.0, None), True, False),
         ((1.2, None), (1.0, None), True, True),
-        ((0.04, 0.03), (0.0, 0.0), True, False),  # four of a hundred have any loss, and nobody in the control
+        ((0.04, 0.03), (0.0, 0.0), True, False),  # four of a hundred have a loss, and none in the control
         ((1e-9, 1e-9), (0.0, 0.0), True, False),
         ((20.0, 4.0), (0.0, 0.0), True, True),
         ((1.2, 0.2), (1.0, 0.1), True, False),
@@ -411,7 +411,7 @@ def seen(
     loss: float | None = None,
     change: float = 1.0,
 ) -> GuardState:
-    """Return what the guard says of a round after rounds of some figures."""
+    """Return the guard's alarms for a round, after rounds with given figures."""
     lineage = msgspec.structs.replace(after(version_0(study)).lineage, guard=GuardState(figures=before))
     parent = msgspec.structs.replace(after(version_0(study)), lineage=lineage)
     arms = {} if loss is None else {"treatment": summary(loss), "control": summary(1.0)}
@@ -430,7 +430,7 @@ def total(mean: tuple[float, float], clients: int = 100) -> Aggregate:
 
 @given(st.lists(st.floats(1e-3, 1e3), min_size=4, max_size=60), st.floats(0.1, 1.0))
 def test_a_figure_within_what_was_seen_never_stands_out(lengths: list[float], share: float) -> None:
-    """Seen by the rounds before the last, where the window is full."""
+    """The figure was seen in the rounds before the last, with a full window."""
     now = share * max(lengths if len(lengths) != Guard().window else lengths[:-4])
     found = seen(guarded(), {"norm": tuple(lengths)}, total((now, 0.0)))
     assert not [alarm for alarm in found.alarms if "together" in alarm]
@@ -453,7 +453,7 @@ def test_nothing_is_judged_before_there_were_enough_rounds_and_the_window_is_kep
 
 
 def test_what_each_round_lets_pass_leads_no_figure_far_away() -> None:
-    """A mean that is 2.8 times as long in each round is held in the second, though each is within the factor of 3."""
+    """A mean whose norm grows 2.8-fold in each round is held in the second, although each factor is below 3."""
     study, guard = guarded(rounds=8), Guard()
     kept, length, passed = GuardState(figures={"norm": (1.0,) * guard.window}), 1.0, 0
     while True:
@@ -483,7 +483,7 @@ def test_a_loss_that_rises_against_the_control_stands_out_and_one_that_falls_doe
 
 
 def with_own(study: Study) -> Study:
-    """Return a study whose treatment arm is in two halves, one of clients with models of their own."""
+    """Return a study whose treatment arm is split in two halves, one with personal models."""
     treatment, control = study.arms
     halves = tuple(
         msgspec.structs.replace(treatment, name=name, share=0.3, personal=name == "own")
@@ -527,9 +527,9 @@ def test_figures_are_finite_whatever_the_updates(mean: list[float]) -> None:
 
 
 def test_a_clean_line_is_held_at_most_once_in_a_thousand_rounds() -> None:
-    """Activity with the hours of the day, learning that ends, losses of few clients: 4 lines of 1,000 rounds.
+    """Simulates 4 lines of 1,000 rounds with a daily cycle of activity, learning that ends, and losses of few clients.
 
-    Seeds are fixed. If 1 in 1,000 rounds raised an alarm, at most one would be seen in 9 % of all runs.
+    Seeds are fixed. If 1 in 1,000 rounds raised an alarm, 9 % of all runs would have at most one.
     """
     assert sum(alarms_of_a_clean_line(np.random.default_rng(seed), 1000) for seed in range(4)) <= 1
 
@@ -572,9 +572,9 @@ def alarms_of_a_clean_line(rng: np.random.Generator, rounds: int) -> int:
 
 
 class Newcomers:
-    """Clients of which some come often and some seldom, and to whom others are added; and what a line knows of them.
+    """Frequent, rare and new clients of a line, and the line's sketch of known clients.
 
-    On the first days most of a round are new, on later ones few, and by night fewer than by day.
+    In the first days most clients of a round are new, later few, and at night fewer than by day.
     """
 
     def __init__(self, rng: np.random.Generator) -> None:
@@ -584,7 +584,7 @@ class Newcomers:
         self._known = no_clients(self._salt)
 
     def come(self, n: int, clients: int) -> tuple[ClientSketch, int | None]:
-        """Return what is known after round ``n``, to which so many clients have come, and about how many are new."""
+        """Return the sketch after round ``n`` with ``clients`` clients, and the approximate number of new ones."""
         drawn = (self._rng.random(clients) ** self._often * len(self._ids)).astype(np.int64)
         joining = self._rng.integers(0, 2**63, (self._rng.poisson(self._joining * clients), 2), np.uint64)
         registers = registers_of(np.concatenate([self._ids[drawn], joining]), self._salt)
@@ -593,7 +593,7 @@ class Newcomers:
 
 
 def influence(new_clients: int | None) -> Influence:
-    """Return what is told of a round with so many new clients, and nothing else of interest."""
+    """Return the influence record of a round with a number of new clients and otherwise neutral values."""
     return Influence(
         norm_low=1.0,
         norm_median=1.0,
@@ -608,7 +608,7 @@ def influence(new_clients: int | None) -> Influence:
 
 
 def test_as_many_invented_clients_as_honest_ones_stand_out_by_night_too() -> None:
-    """By night all of them together are fewer than the clients of a day, so that their number says nothing."""
+    """At night, all clients together are fewer than by day, so their number alone is not suspicious."""
     rng = np.random.default_rng(1)
     people, known, kept = Newcomers(rng), None, GuardState()
     study = guarded()

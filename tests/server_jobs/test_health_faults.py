@@ -1,4 +1,4 @@
-"""A running system that is broken is reported as what it is: a short form of `benchmarks.health_faults`."""
+"""Faults of a running system are reported with the right finding: a short form of `benchmarks.health_faults`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The judgement of a study: what was seen to read as calm is told, and what is well is left in peace."""
+"""The health checks of a study: real problems that once passed unnoticed are reported, and healthy states aren't."""
 
 from dataclasses import dataclass, field
 from inspect import signature
@@ -37,7 +37,7 @@ NOW = 1_767_225_600.0 + ROUNDS * MINUTES * 60 + 600  # 2026-01-01, ten minutes a
 
 @dataclass
 class Scene:
-    """A line that is well, of which a test changes one thing."""
+    """A healthy line, in which a test changes one value."""
 
     counts: dict[str, int] = field(default_factory=lambda: {"used": 600, "other_arm": 400, "stale": 20})
     pings: dict[str, int] = field(default_factory=lambda: {"treatment": 600, "control": 200, "control-no-decay": 200})
@@ -168,7 +168,7 @@ def test_most_pings_stale_is_a_problem() -> None:
 
 
 def test_pings_that_a_repeated_version_left_behind_are_not_stale() -> None:
-    left_behind = {"used": 400, "stale": 3_147}  # those of version 6 had landed when somebody published 5 again as 7
+    left_behind = {"used": 400, "stale": 3_147}  # pings of version 6 had landed when an operator published 5 again as 7
     assert told(Scene(counts=left_behind, origins={7: "rollback"})) == []
     assert told(Scene(counts=left_behind, origins={7: "continued"})) == []
 
@@ -214,12 +214,12 @@ def test_arms_that_follow_no_line_are_judged_by_what_landed_meanwhile() -> None:
 
 
 def came(accepted: int = 0, **rejected: int) -> Recently:
-    """Return what came in the window, with the newest as the window on average."""
+    """Return the recent requests of a window, with the newest minute like the window's average."""
     return Recently(window=Came(accepted=accepted, rejected=rejected), newest=Came(accepted=100))
 
 
 def of_ingest(**recent: Recently) -> Ingest:
-    """Return an ingest to which this came lately; ``stray`` is for no study."""
+    """Return an ingest with these recent requests; ``stray`` are for no study."""
     return Ingest(state="running", recent={"" if name == "stray" else name: each for name, each in recent.items()})
 
 
@@ -404,7 +404,7 @@ SAMPLES: dict[str, Any] = {
     "Message": Message("late_and_failing", ()),
     "Failing": Failing(since="2026-01-01T00:00:00.000+00:00", last="2026-01-01T01:00:00.000+00:00"),
 }
-"""A value for each type of what a message is about."""
+"""A sample value for each type of a message's parameters."""
 
 
 @pytest.mark.parametrize("code", RENDERERS)
@@ -464,7 +464,7 @@ STEADY = {HOUR - ago: 60 for ago in range(2, 40)}
         ({**STEADY, HOUR - 1: 121}, "warning"),
         ({**STEADY, HOUR: 400}, "problem"),
         ({HOUR - 3: 10, HOUR: 4_000}, None),  # ingest has just been started
-        ({HOUR - 30: 2, HOUR: 90}, None),  # few clients are no crowd
+        ({HOUR - 30: 2, HOUR: 90}, None),  # too few clients to matter
         ({HOUR - 60: 900, HOUR - 10: 10, HOUR: 400}, "problem"),
     ],
 )

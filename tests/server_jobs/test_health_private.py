@@ -1,4 +1,4 @@
-"""The judgement of a private line: its budget is told, and neither false alarms from noise nor exact counts are."""
+"""The health checks of a private line: they report its budget, and no exact counts or false alarms from noise."""
 
 import math
 from pathlib import Path
@@ -132,7 +132,7 @@ def test_the_error_of_a_ratio_is_that_of_simulated_noise() -> None:
 
 
 def waiting_since(minutes: int) -> CheckInput:
-    """Return a line whose rounds are 10 minutes apart, and which has waited for its helper for so many."""
+    """Return a line with rounds every 10 minutes, which has waited for its helper for some minutes."""
     since = time_at(round(1000 * NOW) - 60_000 * minutes)
     seen = facts()
     assert seen.line.privacy is not None

@@ -1,4 +1,4 @@
-"""A study's health as everybody is told of it: a killed ingest, /metrics, a webhook; and what a declared state does."""
+"""Reports of a study's health: with a killed ingest, in /metrics, by a webhook; and the effect of a declared state."""
 
 import json
 import random
@@ -291,7 +291,7 @@ def test_the_terminal_tells_the_same(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 class Receiver:
-    """A webhook's receiver, which answers as it is told."""
+    """A webhook's receiver, with answers set by a test."""
 
     def __init__(self) -> None:
         self.bodies: list[dict[str, Any]] = []
@@ -424,7 +424,7 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
 
 
 class Looks:
-    """A clock that stops after so many looks, doing something between them."""
+    """A clock that stops after a number of checks, and runs an action between them."""
 
     def __init__(self, *between: Any) -> None:
         self.between = list(between)

@@ -1,4 +1,4 @@
-"""Who moves the model: the sketches against plain counting, the same bits everywhere, and what versions tell."""
+"""Clients' influence on the model: sketches against exact counts, the same bits everywhere, and versions' records."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""What browsers send: a simple request as text, with an origin, an agent and cookies, of which nothing is kept."""
+"""Browsers' requests: simple requests as text, with an origin, an agent and cookies, none of which is stored."""
 
 import http.client
 import json
@@ -49,7 +49,7 @@ def test_a_browsers_text_is_taken_and_nothing_of_the_browser_is_kept(
         kept = [
             *everything_in(tmp_path / "journal"),
             *everything_in(tmp_path / "landing"),
-        ]  # what has not landed yet too
+        ]  # also pings that haven't landed yet
         server.flush()
     assert landed_ids(tmp_path / "landing") == [taken]
     files = [*kept, *everything_in(tmp_path / "landing")]
@@ -75,7 +75,7 @@ def test_no_log_names_a_client_or_an_address(tmp_path: Path, capfd: pytest.Captu
 
 
 def everything_in(folder: Path) -> list[bytes]:
-    """Return the bytes of every file below a folder that is still there when it is read."""
+    """Return the bytes of every file below a folder that still exists when it is read."""
     found = []
     for path in folder.rglob("*"):
         try:

@@ -1,4 +1,4 @@
-"""From the journal to Parquet: every ping once, in its partition, whatever happens in between."""
+"""From the journal to Parquet: every ping once, in its partition, despite interruptions."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def ingest(tmp_path: Path) -> IngestApp:
 
 
 def at_version_1(folder: Path, **settings: Any) -> IngestApp:
-    """Return ingest whose line has a version 1, as far as it knows."""
+    """Return an ingest that believes its line to be at version 1."""
     made = ingest_app(folder, **settings)
     made.services.catalogue.rules("study").heads["main"].known = 1
     return made
@@ -140,7 +140,7 @@ def test_a_retry_of_what_has_landed_lands_no_second_time_even_after_a_restart(in
 
 
 def test_one_id_in_two_studies_is_two_documents(tmp_path: Path) -> None:
-    """So that two fleets of one seed do not take each other's pings for their own."""
+    """Two fleets with the same seed would otherwise have each other's pings as duplicates."""
     ingest = ingest_app(tmp_path, others=[small_study("another", m=22)])
     made = [batched() for _ in range(8)]
     lines = "\n".join(map(json.dumps, made)).encode()
@@ -149,7 +149,7 @@ def test_one_id_in_two_studies_is_two_documents(tmp_path: Path) -> None:
     ingest.land()
     for path in (PATH, "/submit/another/frecency-update/1"):
         assert ingest.post(path, lines).status_code == 200
-    ingest.land()  # with a new compactor, which knows of what has landed by its files
+    ingest.land()  # with a new compactor, which knows landed pings by their files
     ids = sorted(ping["documentId"] for ping in made)
     for study in ("study", "another"):
         landed = ingest.settings.landing.glob(f"study={study}/line=main/iteration=0/*.parquet")
@@ -182,13 +182,13 @@ def test_recent_documents_are_remembered_exactly(blocks: list[list[int]], asked:
     everything = {n for block in blocks for n in block}
     held = recent.holds(ids(asked)).tolist()
     assert all(n in everything for n, is_held in zip(asked, held, strict=True) if is_held)
-    # Ids that share their last half may hide each other, which costs no more than a second row.
+    # Ids that share their last half may hide each other, which only costs a second row.
     alone = {n for n in everything if not any(other != n and (other - n) % 8 == 0 for other in everything)}
     assert all(is_held for n, is_held in zip(asked, held, strict=True) if n in alone)
 
 
 class Stopped(Exception):
-    """A crash, as far as anything after it goes."""
+    """Stands for a crash."""
 
 
 @pytest.mark.parametrize("written", [0, 1, 2, 3])
@@ -319,7 +319,7 @@ def test_what_only_bears_a_segments_name_is_left_alone_and_told_once(
 def test_what_is_in_the_place_of_the_quarantine_keeps_nothing_from_landing(
     ingest: IngestApp, kind: str, whole: bool
 ) -> None:
-    """In the place of the folder itself, and of the file in it that a piece would be kept in."""
+    """Covers a foreign entry in place of the folder, and of the file for a segment."""
     ids = fill(ingest, 6)
     ingest.services.journals.of(FRECENCY_UPDATE).append(b"not json\n", 1)
     ingest.services.journals.roll()

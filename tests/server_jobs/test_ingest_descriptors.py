@@ -1,4 +1,4 @@
-"""The limit of open files at ingest's start."""
+"""The limit of open files at the start of ingest."""
 
 import resource
 

@@ -1,4 +1,4 @@
-"""A bit of the journal flips: every ping that was answered lands bit for bit, or is set aside, counted and told."""
+"""Flipped bits in the journal: every answered ping lands bit for bit, or is quarantined, counted and reported."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Written:
-    """A segment of several commits: its bytes, where each frame lies, and how each of its pings lands."""
+    """A segment of several commits: its bytes, the positions of its frames, and the landed form of its pings."""
 
     name: str
     data: bytes
@@ -69,7 +69,7 @@ def rows_in(landing: Path) -> dict[bytes, Row]:
 
 
 def compacted(folder: Path, name: str, data: bytes) -> IngestSettings:
-    """Compact a journal that holds these bytes as a segment whose writer is dead."""
+    """Compact a journal with these bytes as a dead writer's segment."""
     settings = IngestSettings(store=folder, landing=folder / "landing", journal=folder / "journal")
     settings.landing.mkdir(parents=True)
     settings.journal.mkdir()
@@ -123,7 +123,7 @@ def test_a_flipped_bit_costs_no_ping_without_a_word(
 def test_a_write_that_did_not_end_is_told_from_damage(
     written: Written, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """An abandoned segment that ends anywhere: the frames before are whole, and no byte after them is thrown away."""
+    """An abandoned segment may end anywhere: earlier frames are intact, and no byte after them is discarded."""
     if written.data.startswith(b"FPJ1"):
         pytest.skip("an old header cannot be believed, so that its frame is only ever called damaged")
     first = written.frames[-1][0]
@@ -139,7 +139,7 @@ def test_a_write_that_did_not_end_is_told_from_damage(
 
 
 def test_a_rolled_segment_that_lost_its_end_is_told_as_damaged(written: Written, tmp_path: Path) -> None:
-    """Whatever was in a segment when it was rolled had been answered."""
+    """Everything in a rolled segment had been answered."""
     settings = compacted(tmp_path / "cut", written.name + CLOSED, written.data[:-200])
     sums = totals(settings.counters)
     assert (sums["torn"], sums["quarantined"]) == (0, 1)
@@ -167,7 +167,7 @@ def test_a_pass_that_is_repeated_keeps_a_piece_once(written: Written, tmp_path: 
 
 
 def test_a_frame_with_a_false_number_of_pings_is_set_aside(tmp_path: Path) -> None:
-    """The header is believed only as far as what follows agrees with it."""
+    """The header is trusted only if the following data agree with it."""
     ingest: IngestApp = ingest_app(tmp_path, m=2)
     assert ingest.ping(ping_json(update=[0.0, 1.0])).status_code == 200
     ingest.services.journals.roll()

@@ -1,4 +1,4 @@
-"""Fuzzing of the submit and batch endpoints: no 5xx whatever comes, and every ping that was answered 200 is landed."""
+"""Fuzzing of the submit and batch endpoints: no 5xx for any input, and every ping answered with 200 lands."""
 
 import gzip
 import http.client
@@ -34,7 +34,7 @@ PINGS = changed_pings(ping_json(), 22, [{"study_variation": "control", "update":
 
 @st.composite
 def documents(draw: st.DrawFn) -> bytes:
-    """Return what may come as one document: a ping, a changed ping, any JSON, any bytes."""
+    """Draw one document: a ping, a changed ping, any JSON, or any bytes."""
     kind = draw(st.integers(0, 9))
     if kind == 0:
         return draw(st.binary(max_size=200))
@@ -61,7 +61,7 @@ ENCODINGS: list[tuple[str | None, Encoder]] = [
 
 @st.composite
 def bodies(draw: st.DrawFn, content: st.SearchStrategy[bytes]) -> tuple[bytes, dict[str, str]]:
-    """Return a body and its headers; mostly as they should be."""
+    """Draw a body and its headers, mostly valid."""
     data = draw(content)
     name, encode = draw(st.sampled_from(ENCODINGS))
     body = encode(data)
@@ -75,7 +75,7 @@ def bodies(draw: st.DrawFn, content: st.SearchStrategy[bytes]) -> tuple[bytes, d
 
 @st.composite
 def batches(draw: st.DrawFn) -> bytes:
-    """Return the lines of a batch: pings, changed pings, anything."""
+    """Draw the lines of a batch: pings, changed pings, or any bytes."""
     lines: list[bytes] = []
     for _ in range(draw(st.integers(0, 5))):
         document = str(uuid.UUID(bytes=draw(st.binary(min_size=16, max_size=16))))
@@ -88,7 +88,7 @@ def batches(draw: st.DrawFn) -> bytes:
 
 @pytest.fixture(scope="module")
 def ingest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IngestApp]:
-    """One ingest for all the in-process inputs; at the end, everything that was accepted has to be in Parquet."""
+    """Give one ingest for all in-process inputs; at the end, check that every accepted ping is in Parquet."""
     made = ingest_app(tmp_path_factory.mktemp("fuzz"), roll_bytes=100_000)
     yield made
     made.land()

@@ -1,6 +1,6 @@
-"""The heartbeat fails when pings would be lost, kept or useless without a word, and a sentence says why.
+"""The heartbeat fails with a sentence when pings would silently be lost, not land, or be useless.
 
-What fails is made to fail for real where that can be done by any user: folders that are files, a file that is damaged.
+Tests cause real failures if any user can: a file in place of a folder, a damaged file.
 """
 
 import errno
@@ -36,7 +36,7 @@ from tests.support.versions import after
 
 @pytest.fixture
 def ingest(tmp_path: Path) -> IngestApp:
-    """Return an ingest that is well; this process holds the compactor's lock."""
+    """Return a healthy ingest; this process holds the compactor's lock."""
     ingest = ingest_app(tmp_path)
     assert Lock(ingest.settings.journal / COMPACTOR_LOCK).take()
     assert told(ingest) == {}
@@ -44,7 +44,7 @@ def ingest(tmp_path: Path) -> IngestApp:
 
 
 def told(ingest: IngestApp) -> dict[str, str]:
-    """Return what the operator's heartbeat says of the checks that fail; the status must agree."""
+    """Return the messages of failed checks in the operations port's heartbeat, after checking the status."""
     answer = ingest.operator.get("/__heartbeat__")
     assert answer.json is not None
     failed = {name: said for name, said in answer.json["checks"].items() if said != "ok"}
@@ -72,7 +72,7 @@ def wait_for(is_so: Callable[[], bool]) -> None:
 
 
 def checks(server: IngestServer) -> dict[str, str]:
-    """Return what a running ingest tells its operator."""
+    """Return the failed checks of a running ingest's operations port."""
     connection = http.client.HTTPConnection("127.0.0.1", server.operations_port, timeout=240)
     connection.request("GET", "/__heartbeat__")
     answer = connection.getresponse()
@@ -127,7 +127,7 @@ def test_a_head_that_cannot_be_read(ingest: IngestApp, damage: Callable[[bytes],
 
 
 def test_an_older_backup_of_the_store_and_a_latest_that_is_gone(ingest: IngestApp) -> None:
-    """`latest.json` answers an error then, while the heartbeat used to say ok."""
+    """Without any version, `latest.json` returns an error, while the heartbeat used to be healthy."""
     number = publish(ingest)
     assert told(ingest) == {}
     (versions(ingest) / f"{number}.json").unlink()
@@ -151,7 +151,7 @@ def test_the_newest_version_is_read_once_while_it_stays_the_same(
     assert told(ingest) == {}
     first = len(opened)
     assert told(ingest) == {}
-    assert len(opened) == first + 1  # to see that the store is there
+    assert len(opened) == first + 1  # to check that the store exists
 
 
 @pytest.mark.parametrize("what", ["landing", "journal"])
@@ -206,7 +206,7 @@ def test_compaction_that_fails_says_since_when_and_why(ingest: IngestApp, tmp_pa
     assert f"failed 2 times since {first.since}" in said
     assert "Not a directory" in said or "File exists" in said
     assert str(settings.landing) in said
-    # Another compactor, after this one has died, goes on counting.
+    # After this compactor has died, another one continues its counts.
     note = FailureNote(settings.compaction_failing)
     assert attempt(compactor, note) is None
     assert "failed 3 times" in told(ingest)["compaction"]
@@ -249,7 +249,7 @@ def test_what_is_on_disk_and_does_not_land(tmp_path: Path) -> None:
     ingest.services.journals.roll()
     [segment] = segments(ingest.settings.journal, CLOSED)
     late = LATE_PERIODS * 60.0
-    os.utime(segment, (began, began - 1e6))  # of an ingest that was killed long ago: this one gets its time
+    os.utime(segment, (began, began - 1e6))  # of an ingest killed long ago: this one gets time to recover it
     assert told(ingest) == {}
     object.__setattr__(ingest.services, "began", began - late - 60)
     said = told(ingest)["backlog"]
@@ -257,7 +257,7 @@ def test_what_is_on_disk_and_does_not_land(tmp_path: Path) -> None:
     assert "--compact-every is 60" in said
     ingest.land()
     assert told(ingest) == {}
-    # A worker that no longer rolls its segment is found by the age of what it has open.
+    # A worker that no longer rolls its segment is found by its open segment's age.
     ingest.ping()
     object.__setattr__(ingest.services, "began", 0.0)
     assert told(ingest) == {}

@@ -1,4 +1,4 @@
-"""Hostile requests: what they may hold of memory, which of them are cut off, and that honest pings get through."""
+"""Hostile requests: their memory is limited, slow ones are cut off, and honest pings get through."""
 
 import asyncio
 import gc
@@ -46,7 +46,7 @@ def ingest(tmp_path: Path) -> IngestApp:
 
 @pytest.fixture
 def calm() -> Iterator[None]:
-    """Let no collector run: what is gone then has gone by itself."""
+    """Disable the garbage collector, so that freed memory was freed by reference counts."""
     gc.collect()
     gc.disable()
     yield
@@ -159,7 +159,7 @@ def test_lines_are_numbered_across_slices_and_all_good_ones_are_taken(ingest: In
     assert len(landed_ids(ingest.settings.landing)) == answer["accepted"]
 
 
-# 2. What a study's ping can have, and a budget for what is in flight.
+# 2. The size of a study's ping, and a budget for requests in flight.
 
 
 @pytest.mark.parametrize("m", [1, 8, 22, 5000])
@@ -256,7 +256,7 @@ def test_gzip_that_says_too_little_of_its_size_is_unpacked_all_the_same(ingest: 
 
 
 class _Bodies:
-    """What granian hands a body over by: pieces, each after a pause; None for no more of it, and no end."""
+    """A granian body stream: pieces, each after a pause; None means no more data and no end."""
 
     def __init__(self, *pieces: bytes | None, pause: float = 0.0) -> None:
         self._pieces, self._pause = pieces, pause
@@ -295,7 +295,7 @@ def test_a_body_that_stops_is_cut_off_however_much_of_it_has_come(pieces: tuple[
 
 
 def test_slow_bodies_that_came_one_after_another_are_cut_off_all_the_same() -> None:
-    """Some were too young at the first look, and after them comes none that would bring about another."""
+    """Some were too young at the first check, and no later request triggers another."""
 
     async def cut() -> None:
         arrivals = Arrivals(most=2, seconds=3600, rate=0)
@@ -317,7 +317,7 @@ def test_slow_bodies_that_came_one_after_another_are_cut_off_all_the_same() -> N
 
 
 def following(steps: Steps, result: object) -> Step | None:
-    """Return what comes after a step, None if that was the last."""
+    """Return the next step after a step; None after the last."""
     try:
         return steps.send(result)
     except StopIteration:
@@ -327,7 +327,7 @@ def following(steps: Steps, result: object) -> Step | None:
 def test_the_store_is_never_asked_where_all_requests_are_answered(
     ingest: IngestApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A look takes what it takes; only what is done apart may wait for one."""
+    """A read of the store may be slow; only work in separate threads may wait for it."""
     looks: list[str] = []
     monkeypatch.setattr(ingest.services.catalogue, "refresh", lambda: looks.append("study"))
     monkeypatch.setattr(LineHead, "latest", lambda head: looks.append("version") or head.known)
@@ -446,7 +446,7 @@ def _ping() -> tuple[str, bytes, dict[str, str]]:
     return f"{hostile.PATH}/{uuid.uuid4()}", json.dumps(hostile.honest(rng)).encode(), {}
 
 
-# Memory, whatever comes.
+# Bounded memory for any input.
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""The journal: whole frames or none, many requests to a flush, and a disk that fills up."""
+"""The journal: atomic frames, many requests in one flush, and a disk that fills up."""
 
 import errno
 import io

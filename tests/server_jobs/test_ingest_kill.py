@@ -1,4 +1,4 @@
-"""kill -9 at random moments under load: what was answered 200 is in Parquet exactly once after the next start."""
+"""kill -9 at random moments under load: after the next start, each ping answered with 200 is in Parquet once."""
 
 import contextlib
 import http.client
@@ -26,9 +26,9 @@ BODY = json.dumps(ping_json())
 
 
 class Load:
-    """Clients that send pings, one at a time and in small batches, and remember what was answered 200.
+    """Clients that send pings, one at a time and in small batches, and record those answered with 200.
 
-    A ping that got no answer is sent again under the same document id after the restart, as a real client does.
+    After the restart, an unanswered ping is sent again under the same document id, as a real client does.
     """
 
     def __init__(self, port: int, seed: int) -> None:
@@ -79,7 +79,7 @@ class Load:
 
 
 def die(server: IngestServer, what: str, rng: np.random.Generator) -> bool:
-    """Kill the whole ingest, its supervisor, a worker or the compactor; return whether it has to be started again."""
+    """Kill the whole ingest, its supervisor, a worker or the compactor; return whether it must be restarted."""
     if what == "everything":
         server.kill()
         return True
@@ -129,7 +129,7 @@ def test_nothing_that_was_answered_is_lost_or_doubled(tmp_path: Path, seed: int)
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(few_or_all(1, 8)))
 def test_what_was_sent_once_lands_once_after_a_kill(tmp_path: Path, seed: int) -> None:
-    """Without retries there is no reason for a duplicate: everything answered is there exactly once."""
+    """Without retries no duplicates can occur: everything answered lands exactly once."""
     make_store(tmp_path / "store")
     landing = tmp_path / "landing"
     server = IngestServer(tmp_path / "store", landing, "--workers", "2", "--compact-every", "0.1")

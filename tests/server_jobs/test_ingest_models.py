@@ -1,4 +1,4 @@
-"""Model documents over HTTP: never behind the store, cheap to ask for, and cached by whoever may."""
+"""Model documents over HTTP: always as new as the store, cheap to request, and cacheable."""
 
 import gzip
 import itertools
@@ -42,7 +42,7 @@ def publish(ingest: IngestApp) -> int:
 
 
 def again(ingest: IngestApp) -> IngestApp:
-    """Return ingest over the same folders, as after a restart."""
+    """Return an ingest over the same folders, as after a restart."""
     services = services_for(ingest.settings, "worker-1")
     app = Edge(services)
     return IngestApp(ingest.settings, services, app, Client(app), Client(Operations(services)))
@@ -170,7 +170,7 @@ def test_latest_and_the_heartbeat_agree_on_a_damaged_head(ingest: IngestApp) -> 
 
 
 def test_an_older_store_that_is_put_back_is_told_and_serves_on(ingest: IngestApp, tmp_path: Path) -> None:
-    """Under a running ingest, and for one that is started then; after the fence everything is well again."""
+    """Tested with a running ingest and a newly started one; after the fence everything is healthy again."""
     shutil.copytree(tmp_path / "store", tmp_path / "copy")
     for _ in range(3):
         publish(ingest)
@@ -210,14 +210,14 @@ def test_versions_that_nobody_can_have_fetched_get_no_folder(ingest: IngestApp) 
     assert [status(v) for v in (-1, 0, 1, 2, 2**31 - 1)] == [200, 200, 400, 400, 400]
     publish(ingest)
     assert [status(v) for v in (1, 2, 3)] == [200, 400, 400]
-    publish(ingest)  # at once after a look that did not find it
+    publish(ingest)  # right after a read that didn't find it
     assert [status(v) for v in (2, 3)] == [200, 400]
 
 
 def test_a_flood_of_versions_that_are_not_there_is_no_flood_of_looks_at_the_store(
     ingest: IngestApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Any number in a batch, and any that come together, are settled by a look; single ones take turns."""
+    """One read of the store serves any number in a batch or at the same time; single requests take turns."""
     head = ingest.services.catalogue.rules("study").heads["main"]
     looks: list[float] = []
     real = head._look_from

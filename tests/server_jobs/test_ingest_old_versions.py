@@ -1,4 +1,4 @@
-"""Pings of old versions: any published one is taken, none is lost, and how many files they make is ours to decide."""
+"""Pings of old versions: published versions are accepted, no ping is lost, and the number of files stays bounded."""
 
 import json
 import uuid
@@ -22,7 +22,7 @@ from tests.support.pings import ping_json
 
 
 def at_version(ingest: IngestApp, newest: int) -> IngestApp:
-    """Have ingest believe that a line is at a version."""
+    """Make ingest believe that a line is at a version."""
     ingest.services.catalogue.rules("study").heads["main"].known = newest
     return ingest
 
@@ -72,7 +72,7 @@ def test_the_window_of_every_line_goes_with_its_newest_ping(tmp_path: Path) -> N
 
 
 def test_whatever_a_round_may_merge_late_is_in_a_folder_of_its_own(tmp_path: Path) -> None:
-    """Even if no ping of the newest version has come: the window reaches back from what was seen."""
+    """Even without pings of the newest version: the window reaches back from the newest known version."""
     head = 500
     ingest = at_version(ingest_app(tmp_path, m=2), head)
     rng = np.random.default_rng(3)
@@ -98,14 +98,14 @@ def test_a_round_counts_the_pings_of_old_versions_as_stale(tmp_path: Path) -> No
 
 
 class Stopped(Exception):
-    """A crash, as far as anything after it goes."""
+    """Stands for a crash."""
 
 
 @pytest.mark.parametrize("written", [0, 1, 2, 3])
 def test_a_pass_that_is_repeated_with_another_window_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
-    """The second attempt finds a newer version, so that what had a folder of its own is old by now."""
+    """The second attempt finds a newer version, so pings that had their own folder now count as old."""
     ingest = at_version(ingest_app(tmp_path, m=2), 1000)
     documents = post(ingest, [1, 2, 150, 160, 170])
     ingest.services.journals.roll()

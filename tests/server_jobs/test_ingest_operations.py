@@ -1,4 +1,4 @@
-"""What is the operator's has a listener of its own, which no stranger, no page and no load in public reaches."""
+"""The operations port is separate: strangers, web pages and load on the public port don't reach it."""
 
 import http.client
 import json
@@ -111,7 +111,7 @@ def test_the_public_heartbeat_names_checks_and_tells_no_more(ingest: IngestApp, 
 
 
 def test_a_million_heartbeats_cost_a_tenth_of_the_time(ingest: IngestApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checks are worked out anew only after ten times as long as they took."""
+    """The checks are repeated only after ten times their duration."""
     asked: list[float] = []
     now, takes = 0.0, 0.1
 
@@ -141,7 +141,7 @@ def test_a_million_heartbeats_cost_a_tenth_of_the_time(ingest: IngestApp, monkey
 
 @pytest.mark.parametrize("rest", [0.0, 9.0])
 def test_a_check_that_hangs_is_told(ingest: IngestApp, monkeypatch: pytest.MonkeyPatch, rest: float) -> None:
-    """As on a network file system whose server is gone; the last good answer must not be told for ever."""
+    """The check hangs as on a network file system without its server; the last good answer must expire."""
     hangs, in_it = threading.Event(), threading.Event()
 
     def hang(_: object) -> dict[str, str | None]:
@@ -168,7 +168,7 @@ def test_a_check_that_hangs_is_told(ingest: IngestApp, monkeypatch: pytest.Monke
             hangs.set()
     monkeypatch.setattr(heartbeat, "health", lambda _: {"journal": None})
     pulse._stale_at = 0.0
-    while "answers" in pulse():  # until the check that hung has come back
+    while "answers" in pulse():  # until the hanging check has returned
         assert time.monotonic() < deadline
     assert pulse() == {"journal": None}
 
@@ -258,7 +258,7 @@ def test_the_command_flushes_a_running_ingest_and_says_what_keeps_it_from_that(
 def test_only_an_answer_that_all_has_landed_is_believed(
     answer: bytes, code: int, says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last one is begun and never ends."""
+    """The last answer begins and never ends."""
     monkeypatch.setattr(backlog, "_PATIENCE", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
@@ -292,12 +292,12 @@ def test_more_flushes_than_may_wait_are_told_to(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(operations, "wait_until_landed", wait_until_landed)
     assert ingest.operator.post("/__flush__").status_code == 200
     assert len(inner) == operations.MOST_FLUSHES
-    assert inner[0] == 503  # the innermost, for which there was no room
+    assert inner[0] == 503  # the innermost, rejected for lack of memory
     assert set(inner[1:]) == {200}
 
 
 def test_hostile_load_on_the_public_port_does_not_stop_it(server: IngestServer) -> None:
-    """Slow bodies hold every thread of the public port; the operator is answered all the same."""
+    """Slow bodies occupy every thread of the public port, but the operations port still answers."""
     head = f"POST {PATH}/{uuid.uuid4()} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n".encode()
     held = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(40)]
     try:

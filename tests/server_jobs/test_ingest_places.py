@@ -1,4 +1,4 @@
-"""Where ingest leaves what clients sent: who may read it, and several hosts that share a landing folder."""
+"""Places of clients' data: their permissions, and several hosts that share a landing folder."""
 
 import http.client
 import json
@@ -83,7 +83,7 @@ def post(server: IngestServer, documents: list[str]) -> None:
 
 
 def test_two_hosts_with_a_journal_each_share_a_landing_folder(tmp_path: Path) -> None:
-    """What was sent to both lands twice and counts once."""
+    """Pings sent to both land twice and count once."""
     make_store(tmp_path / "store")
     landing = tmp_path / "landing"
     hosts = [

@@ -1,4 +1,4 @@
-"""Pings of private lines: what is taken of them, what is refused, and what lands of them."""
+"""Pings of private lines: accepted ones, rejected ones, and their landed columns."""
 
 import json
 import uuid

@@ -1,4 +1,4 @@
-"""Recent requests by which ingest is judged: counted by process, forgotten in time."""
+"""Recent requests for the health checks of ingest: counted by each process, and forgotten over time."""
 
 from pathlib import Path
 

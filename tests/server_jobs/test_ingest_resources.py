@@ -1,4 +1,4 @@
-"""Memory and disks in ingest's metrics, and the pings that a restart recovers from the journal of a killed ingest."""
+"""Memory and disks in ingest's metrics, and the pings that a restart recovers from a killed ingest's journal."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from tests.support.pings import ping_json
 
 
 def metrics(text: str) -> dict[tuple[str, str], float]:
-    """Return the values of the metrics of resources by name and label."""
+    """Return the values of the resource metrics, by name and label."""
     return {
         (sample.name, *sample.labels.values()): sample.value  # type: ignore[misc]
         for family in text_string_to_metric_families(text)

@@ -1,4 +1,4 @@
-"""The running server over real HTTP: several workers, orderly stops, and processes that come back or go away."""
+"""The running server over real HTTP: several workers, orderly stops, and restarted or ended processes."""
 
 import contextlib
 import http.client

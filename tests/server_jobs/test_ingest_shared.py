@@ -1,4 +1,4 @@
-"""Pings of lines of shares: what is taken, what is refused, and which offer clients are told of."""
+"""Pings of two-server lines: accepted ones, rejected ones, and the offer published to clients."""
 
 import base64
 import json
@@ -124,7 +124,7 @@ def test_an_offer_that_cannot_be_read_is_told_of_and_the_last_one_served(ingest:
 
 
 def test_clients_of_other_private_lines_read_what_they_always_read(ingest: IngestApp) -> None:
-    """Clients that are older than shares refuse a privacy with a key that they do not know."""
+    """Clients older than two-server lines reject privacy settings with an unknown key."""
     line = study_json(ingest, PLAIN.name).json["lines"][0]
     assert sorted(line["privacy"]) == sorted(
         ["central", "local", "contribution", "loss", "left_out", "contributions", "delay_minutes"]
@@ -135,7 +135,7 @@ def test_clients_of_other_private_lines_read_what_they_always_read(ingest: Inges
 
 @pytest.mark.parametrize("proofs", [False, True])
 def test_the_longest_shares_of_a_small_model_are_taken(tmp_path: Path, proofs: bool) -> None:
-    """The seal that withstands quantum computers is longer than all else that a small model sends."""
+    """The post-quantum seal is longer than all other data of a small model's ping."""
     settings: dict[str, Any] = {"seal": "mlkem768-x25519", "proofs": proofs}
     study = private_study(privacy=shared(Privacy(central=CENTRAL, contribution=Signs()), **settings))
     document, sharer = uuid.uuid4(), Sharer(study, study.lines[0], HELPER.offer(study))

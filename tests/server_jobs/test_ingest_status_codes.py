@@ -1,4 +1,4 @@
-"""Every status code of the edge, each with its reason, and the counters and log that the operator reads."""
+"""Every status code of the edge, each with its reason, and the operator's counters and log."""
 
 import contextlib
 import gzip
@@ -78,7 +78,7 @@ def test_gzip_members_one_after_the_other_are_one_body(ingest: IngestApp) -> Non
 
 
 def skippable(size: int, kind: int = 0) -> bytes:
-    """Return a frame of zstd that says nothing (RFC 8878, 3.1.2)."""
+    """Return a skippable zstd frame (RFC 8878, 3.1.2)."""
     return bytes([0x50 + kind]) + b"\x2a\x4d\x18" + size.to_bytes(4, "little") + b"x" * size
 
 
@@ -106,7 +106,7 @@ def test_every_valid_form_of_an_encoding_is_taken(ingest: IngestApp, encoding: s
 
 
 def test_frames_of_zstd_unpack_to_what_each_does_and_no_less(ingest: IngestApp) -> None:
-    """Against zstandard, a frame at a time; whatever is cut within a frame is refused."""
+    """Compared with zstandard, one frame at a time; data cut within a frame are rejected."""
     draws = random.Random(26)
     texts = [b"", b"abc" * 100, bytes(draws.randbytes(300_000)), b"1" * 400_000]
     flushed = zstandard.ZstdCompressor(write_checksum=True).compressobj()
@@ -146,7 +146,7 @@ def unpacked_by(unpack: Any, ingest: IngestApp, body: bytes) -> bytes:
     ids=["blocks", "frames", "skippable frames", "members"],
 )
 def test_a_body_of_countless_empty_parts_is_refused(ingest: IngestApp, unpack: Any, body: bytes) -> None:
-    """Each takes the time of many bytes, and no sender needs them."""
+    """Each takes as long as many bytes, and no sender needs them."""
     with pytest.raises(Rejection, match="members, frames and blocks") as refused:
         unpacked_by(unpack, ingest, body)
     assert refused.value.reason == "decompression"
@@ -177,7 +177,7 @@ def test_what_only_looks_like_padding_is_refused(ingest: IngestApp, body: bytes)
 
 
 def as_floats(value: Any, text: str = "{}.0") -> Any:
-    """Return a document whose integers are to be written otherwise, as JSON of marked texts."""
+    """Return a document with its integers replaced by marked texts, to write them differently in JSON."""
     if isinstance(value, dict):
         return {key: as_floats(each, text) for key, each in value.items()}
     if isinstance(value, list):
@@ -315,7 +315,7 @@ ID = str(uuid.UUID(int=7))
 
 
 def length(told: str) -> dict[str, Any]:
-    """Return a request that says this of its length, whatever it is."""
+    """Return a request with this Content-Length, regardless of its real length."""
     return {"environ_overrides": {"CONTENT_LENGTH": told}}
 
 
@@ -432,7 +432,7 @@ EVIL = {"Host": "evil.example"}
 
 
 def asked(client: Any, path: str, **request: Any) -> Any:
-    """Ask for a path just as it is: the client would take what follows two slashes for a host."""
+    """Request a path unchanged, because the client would read a part after two slashes as a host."""
     body = request.get("data", b"")
     return client.open("/", environ_overrides={"PATH_INFO": path, "CONTENT_LENGTH": str(len(body))}, **request)
 

@@ -1,4 +1,4 @@
-"""Pings of 2018 exactly as they were sent: their path, their envelope, the payloads of both studies."""
+"""Pings in the exact format of 2018: their path, their envelope, the payloads of both studies."""
 
 import gzip
 import http.client

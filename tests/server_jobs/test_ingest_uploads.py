@@ -1,4 +1,4 @@
-"""Encoded updates at the edge and on disk: what a line's links say is taken and landed as it was sent, nothing else."""
+"""Encoded updates at the edge and on disk: only encodings of the line's links are accepted, and land unchanged."""
 
 import base64
 import binascii

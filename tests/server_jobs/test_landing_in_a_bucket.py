@@ -1,4 +1,4 @@
-"""Pings that land in a bucket: the same files, rounds, counts and commands as in a folder, and through its faults."""
+"""Pings that land in a bucket: the same files, rounds, counts and commands as in a folder, also with faults."""
 
 import json
 import os
@@ -44,10 +44,10 @@ from tests.support.rounds import WHEN, crowd, land, store_with
 
 ROOT = Path(__file__).parents[2]
 MANY = 5_000
-"""Pings of a file that is laid out in shards."""
+"""Number of pings in a file with the layout by shards."""
 
 FEW = 500
-"""Pings of a file in one row group, which costs a bucket a tenth of the requests."""
+"""Number of pings in a file with one row group, which needs a tenth of the requests to a bucket."""
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def bucket(endpoint: str) -> Iterator[Bucket]:
 
 @pytest.fixture(params=["folder", "bucket"])
 def landing(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """Return a landing folder that is not there yet, on a disk and in a bucket."""
+    """Return a landing folder that doesn't exist yet, on a disk or in a bucket."""
     if request.param == "folder":
         return tmp_path / "pings" / "landing"
     return place_of(f"{request.getfixturevalue('bucket').url}/pings/landing")
@@ -90,7 +90,7 @@ def rounds(store: ModelStore, landing: Place, engine: Any, many: int = ROUNDS) -
 
 
 def as_text(tally: StudyTally) -> str:
-    """Return all of a tally, for comparison."""
+    """Return a whole tally as text, for comparison."""
     return json.dumps(asdict(tally), default=lambda array: array.tolist())
 
 
@@ -334,7 +334,7 @@ def test_rounds_over_a_bucket_make_the_versions_of_a_folder_and_compute_them_aga
 
 @pytest.fixture
 def knowing(bucket: Bucket, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return the session that all tests share, whose workers have the bucket's keys by their environment."""
+    """Return the tests' shared session, whose workers get the bucket's keys by their environment."""
     for name, value in environment(bucket.endpoint, bucket.scheme).items():
         monkeypatch.setitem(spark.sparkContext.environment, name, value)
     return spark
@@ -517,7 +517,7 @@ while Compactor(settings, Counters(settings.counters)).run_once():
 def test_compaction_that_is_killed_among_faults_loses_no_ping_and_lands_none_twice(
     tmp_path: Path, bucket: Bucket
 ) -> None:
-    """Each pass of pings over three partitions is killed at one of its writes, and run again until it is through."""
+    """Each compaction of pings in three partitions is killed at one of its writes, and repeated until it finishes."""
     draws, kills = random.Random(4), 0
     for attempt in range(few_or_all(2, 60)):
         landing = f"{bucket.url}/{attempt}"

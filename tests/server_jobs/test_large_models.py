@@ -1,4 +1,4 @@
-"""A model of many weights, described in a block: over HTTP within the limits, through a round, and out to clients."""
+"""A model of many weights in a block: over HTTP within the limits, through a round, and to clients."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ M = 20_000
 
 
 def large_study(m: int = M) -> Study:
-    """Return the study of model updates with one block of m weights and one that is an integer."""
+    """Return a study of model updates with a block of m weights and an integer block."""
     step = Step(start=0.01, min=0.001, max=0.1)
     blocks = (
         Block(name="W", shape=(m // 100, 100), start=Uniform(seed=1, scale=1), step=step),

@@ -1,4 +1,4 @@
-"""Asynchronous merging: pings of older versions count, by their age, once over all rounds, and reproducibly."""
+"""Asynchronous merging: stale pings count once over all rounds, weighted by age, and reproducibly."""
 
 import dataclasses
 import math
@@ -63,7 +63,7 @@ def of_version(n: int, clients: Sequence[int], first_document: int, value: float
 
 @dataclasses.dataclass(frozen=True)
 class Landing:
-    """Some pings that land before the round on version ``before``, made with a version that is ``age`` older."""
+    """Pings that land before the round on version ``before``, computed with a version that is ``age`` older."""
 
     before: int
     age: int
@@ -72,7 +72,7 @@ class Landing:
 
 @st.composite
 def timelines(draw: st.DrawFn, rounds: int = 4) -> list[Landing]:
-    """Landings of a few rounds; some pings land again later, in their version's folder."""
+    """Draw the landings of a few rounds; some pings land again later, in their version's folder."""
     landings, number = [], 0
     for before in range(rounds):
         for age in sorted({0, *draw(st.lists(st.integers(1, before), max_size=3))} if before else {0}):
@@ -91,7 +91,7 @@ def timelines(draw: st.DrawFn, rounds: int = 4) -> list[Landing]:
 
 
 def expected_mean(pings: Sequence[Ping], n: int, weight: str, weighting: str) -> tuple[list[float], float]:
-    """The weighted mean by sums that do not round, and the sum of the weights."""
+    """Return the weighted mean by exact sums, and the sum of the weights."""
     of_age = {"1/sqrt(1+a)": lambda a: (1 + a) ** -0.5, "1/(1+a)": lambda a: 1 / (1 + a), "1": lambda a: 1.0}[weight]
     per_client = Counter(p.client for p in pings)
     weights = [of_age(n - p.version) / (per_client[p.client] if weighting == "client" else 1) for p in pings]
@@ -149,7 +149,7 @@ def test_the_default_weight_is_one_over_the_root_of_one_and_the_age() -> None:
 
 
 def test_a_weighted_step_is_shorter_even_if_all_pings_are_equally_late(tmp_path: Path) -> None:
-    """Where votes are weighted the age is divided away: that was so for every weight."""
+    """In a weighted mean of votes, an equal age cancels out; earlier, all weights had this effect."""
     heads = {}
     for on in ("votes", "step"):
         for weight in ("1", "1/sqrt(1+a)", "1/(1+a)"):
@@ -174,7 +174,7 @@ def test_a_sign_has_no_length_to_be_weighted() -> None:
 
 
 def test_by_hand(tmp_path: Path) -> None:
-    """Three votes of 2 from now, one of -1 from a version ago at 1/2: (3·2 - 1/2) / 3.5, at the rate 0.1."""
+    """Three current votes of 2, one of -1 from a version ago with weight 1/2: (3·2 - 1/2) / 3.5, at the rate 0.1."""
     store = store_with(tmp_path / "store", async_study(Staleness(most=1, weight="1/(1+a)")))
     land(tmp_path, of_version(0, [1], 0, 0.0))
     play(store, tmp_path)
@@ -210,7 +210,7 @@ def test_late_pings_alone_are_enough_for_a_step(tmp_path: Path) -> None:
 
 
 def test_a_ping_that_was_used_and_landed_again_is_a_duplicate_in_every_later_round(tmp_path: Path) -> None:
-    """A client that did not see the answer sends again; its ping lands after the round that has used it."""
+    """A client that missed the answer sends again; its ping lands after the round that used it."""
     store = store_with(tmp_path / "store", async_study())
     first = of_version(0, [1, 2], 0)
     land(tmp_path, first)
@@ -267,7 +267,7 @@ def test_a_round_that_broke_off_takes_the_same_late_pings_when_it_is_run_again(t
 
 
 def test_a_used_file_that_is_gone_is_asked_for(tmp_path: Path) -> None:
-    """Without it nobody could tell whether a late ping is one that was used."""
+    """Without the file, used and unused late pings can't be distinguished."""
     store = store_with(tmp_path / "store", async_study())
     gone = land(tmp_path, of_version(0, [1], 0))
     play(store, tmp_path)
@@ -280,7 +280,7 @@ def test_a_used_file_that_is_gone_is_asked_for(tmp_path: Path) -> None:
 
 @pytest.fixture
 def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelStore:
-    """A store at version 2, with thousands of late pings, some of them copies, landed below tmp_path in shards."""
+    """Give a store at version 2, with thousands of late pings landed in shards below tmp_path, some of them copies."""
     monkeypatch.setattr(fedping.protocol.landing, "SINGLE_GROUP_ROWS", 1)
     store = store_with(tmp_path / "store", async_study())
     moment = FIRST_MS

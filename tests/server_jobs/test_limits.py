@@ -1,4 +1,4 @@
-"""What a client says of itself has bounded weight: at the edge, in a round, and in an arm's metrics."""
+"""A client's claims have bounded weight: at the edge, in a round, and in an arm's metrics."""
 
 import json
 import uuid
@@ -65,7 +65,7 @@ def test_ingest_refuses_what_is_beyond_the_limits(
 
 
 def test_ingest_leaves_a_rotated_update_to_the_round(tmp_path: Path) -> None:
-    """One number of 2.4 in 16 that were rotated: each of them was 0.6."""
+    """A rotation turns one number of 2.4 among 16 into 16 numbers of 0.6."""
     bounded = bounded_study()
     line = replace(bounded.lines[0], upload=(Rotation(),))
     [undo] = receiving(line).undone
@@ -77,7 +77,7 @@ def test_ingest_leaves_a_rotated_update_to_the_round(tmp_path: Path) -> None:
 
 
 def test_a_round_leaves_out_what_is_beyond_the_limits(tmp_path: Path) -> None:
-    """Pings that did not come through ingest: of 40, one has a huge loss, one a rank, and two an update."""
+    """Of 40 pings that bypassed ingest, one has a huge loss, one a huge rank, and two a huge update."""
     study = small_study(min_clients=2)
     line = replace(study.lines[0], limits=UpdateLimits(norm=50.0))
     study = replace(study, lines=(line,), limits=Limits(loss=(0.0, 100.0), rank=20))
@@ -156,7 +156,7 @@ def test_one_ping_of_two_billion_examples_decides_a_round_unless_examples_are_li
 def test_a_round_tells_how_many_clients_count_for_fewer_examples_than_they_claim(
     tmp_path: Path, limits: Limits | None, weighting: Any, capped: int | None
 ) -> None:
-    """Of three clients two have 4,000 rows, one of them in two pings; FedAvg's mean needs all of them."""
+    """Two of three clients have 4,000 rows, one of them in two pings; FedAvg's mean needs all rows."""
     line = line_of(1, weighting=weighting, min_clients=2)
     study = replace(model_study(limits), lines=(line,))
     examples, updates = np.array([4000, 4000, 3000, 500]), np.array([[-2.0], [-2.0], [-2.0], [1.0]], np.float32)
@@ -216,7 +216,7 @@ def test_a_new_study_has_the_usual_limits_and_can_refuse_them() -> None:
 
 
 HEAVY = (2.5e6, 4e7, 3e9)
-"""Losses as unmodified clients of 2018 with long histories report them: sums of differences of frecency scores."""
+"""Losses reported by unmodified clients of 2018 with long histories: sums of differences of frecency scores."""
 
 
 @pytest.mark.parametrize("document", [FRECENCY_UPDATE, MODEL_UPDATE])

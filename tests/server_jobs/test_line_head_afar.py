@@ -1,4 +1,4 @@
-"""The newest version of a line whose store takes its time: looked up beside the requests that ask for it."""
+"""The newest version of a line with a slow store: it is looked up in parallel with the requests that need it."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ from fedping.server_jobs.ingest.admission import LineHead
 from tests.support.processes import wait_until
 
 AFAR = 1e-9
-"""A rest that is over at once: each time it is asked, a store that takes its time is looked at."""
+"""A minimal pause between lookups, in seconds, so that every request looks up a slow store."""
 
 
 def now_ms() -> int:

@@ -1,4 +1,4 @@
-"""RProp by majority (thesis 4.4): the sign of most votes, on updates and on signs alike, from landed files."""
+"""RProp by majority (thesis 4.4): the sign of most votes, equal for updates and for signs, from landed files."""
 
 import dataclasses
 import tempfile
@@ -61,7 +61,7 @@ def test_signs_of_updates_and_updates_come_to_the_same_bits(sent: list[Ping], ze
 
 
 def test_three_small_steps_outvote_one_giant(tmp_path: Path) -> None:
-    """The mean of the first weight is -24, and yet most clients want it to rise; of the second they are two to two."""
+    """The first weight's mean is -24, but most clients want it to rise; the second weight's votes are two to two."""
     updates = [(1.0, 1.0), (1.0, 1.0), (2.0, -5.0), (-100.0, -5.0)]
     sent = [Ping(i, i, update) for i, update in enumerate(updates)]
     land(tmp_path / "landing", sent)

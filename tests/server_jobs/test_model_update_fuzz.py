@@ -1,4 +1,4 @@
-"""Fuzzing of model updates: no 5xx whatever comes, and every ping that was answered 200 is landed as it was sent."""
+"""Fuzzing of model updates: no 5xx for any input, and every ping answered with 200 lands unchanged."""
 
 import json
 import uuid
@@ -35,7 +35,7 @@ VALID_TOGETHER = [
 
 @st.composite
 def documents(draw: st.DrawFn) -> bytes:
-    """Return a valid ping with a few things changed, or with some of its bytes changed."""
+    """Draw a valid ping with a few changed fields or bytes."""
     data = json.dumps(draw(changed_pings(model_ping_json(), 3, VALID_TOGETHER))).encode()
     return spoiled(data, draw) if draw(st.integers(0, 4)) == 0 else data
 
@@ -45,7 +45,7 @@ SENT: dict[str, bytes] = {}
 
 @pytest.fixture(scope="module")
 def ingest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IngestApp]:
-    """One ingest for all inputs; at the end, everything that was accepted has to be in Parquet as it was sent."""
+    """Give one ingest for all inputs; at the end, check that every accepted ping is unchanged in Parquet."""
     made = ingest_app(tmp_path_factory.mktemp("fuzz"), others=[model_study()], roll_bytes=20_000)
     yield made
     made.land()

@@ -1,4 +1,4 @@
-"""Pings of the type model-update on their whole way: admission, journal, Parquet, round; and beside the older type."""
+"""Pings of the type model-update end to end: admission, journal, Parquet, round; also together with the older type."""
 
 import json
 import uuid
@@ -28,7 +28,7 @@ from tests.support.pings import ping_json
 from tests.support.versions import WHEN
 
 TELLS = {"study_variation": "control", "update": None}
-"""What an arm sends that applies versions and does not submit."""
+"""Payload fields of an arm that applies versions and doesn't submit."""
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def ingest(tmp_path: Path) -> IngestApp:
 
 
 def post(ingest: IngestApp, ping: dict[str, Any], path: str = PATH, document: str | None = None) -> tuple[int, str]:
-    """Post one ping; return the status and the sentence, empty if it was accepted."""
+    """Post one ping; return the status and the reason, empty if it was accepted."""
     answer = ingest.post(f"{path}/{document or uuid.uuid4()}", json.dumps(ping).encode())
     return answer.status_code, answer.json.get("error", "")
 

@@ -1,4 +1,4 @@
-"""New client ids are counted in bounded space, and none of them is kept."""
+"""New client ids are counted in bounded space, without storing ids."""
 
 import json
 import uuid
@@ -23,7 +23,7 @@ def test_ids_are_new_once() -> None:
 
 
 def test_in_filters_that_are_too_small_what_was_seen_lately_is_known() -> None:
-    """40,000 ids through filters of 32,768 bits: a flood makes them forget, and never takes more room."""
+    """Runs 40,000 ids through filters of 32,768 bits: a flood makes them forget, but their size stays fixed."""
     rng = np.random.default_rng(2)
     seen, new = Seen(KEYS, 2**15), 0
     for _ in range(40):

@@ -1,4 +1,4 @@
-"""`docs/deploy/nginx.conf` in a real nginx before a real ingest: what it lets through, and what ends at it."""
+"""`docs/deploy/nginx.conf` in a real nginx in front of a real ingest: forwarded and stopped requests."""
 
 import contextlib
 import http.client
@@ -31,7 +31,7 @@ MIB = 1024 * 1024
 def ingest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IngestServer]:
     folder = tmp_path_factory.mktemp("behind")
     make_store(folder / "store")
-    # Two threads: what nginx does not keep from ingest stops it at once.
+    # Two threads, so that slow requests that pass nginx stop ingest at once.
     with running_ingest(folder / "store", folder / "landing", "--workers", "1", "--threads", "2") as running:
         yield running
 
@@ -142,7 +142,7 @@ def test_a_body_within_nginx_limits_may_still_be_too_large_for_ingest(nginx: Ngi
 
 
 def test_slow_bodies_end_at_it(nginx: Nginx, ingest: IngestServer) -> None:
-    """More than ingest has threads for; a ping from elsewhere passes all the same."""
+    """More slow bodies are sent than ingest has threads; a ping from another network still passes."""
     held = [nginx.connect("127.0.0.10") for _ in range(12)]
     for connection in held:
         connection.putrequest("POST", f"{PATH}/{uuid.uuid4()}")
@@ -185,7 +185,7 @@ def test_a_flood_is_put_off_while_an_honest_client_passes(nginx: Nginx) -> None:
         for thread in threads:
             thread.join()
     assert set(statuses) == {200}
-    assert seen == {400, 429}  # ingest's answer to what is no ping, and nginx's to the flood
+    assert seen == {400, 429}  # ingest's answer to invalid pings, and nginx's to the flood
 
 
 def test_numbered_versions_are_cached_and_the_latest_is_revalidated(nginx: Nginx, ingest: IngestServer) -> None:
@@ -214,7 +214,7 @@ def test_the_senders_address_reaches_nothing_that_is_kept(nginx: Nginx, ingest: 
     document = str(uuid.uuid4())
     for path, body, status in ((f"{PATH}/{document}", BODY, 200), (f"{PATH}/{uuid.uuid4()}", b"{}", 400)):
         assert nginx.ask("POST", path, body, source=source, **headers)[0].status == status
-    for size in (Limits().batch.sent + 1, 10**12):  # what nginx itself refuses, and might write down
+    for size in (Limits().batch.sent + 1, 10**12):  # rejected by nginx itself, which might log it
         assert nginx.ask("POST", PATH, None, source=source, Content_Length=str(size))[0].status == 413
     ingest.flush()
     assert document in landed_ids(ingest.landing)
@@ -261,7 +261,7 @@ def test_ingest_is_not_even_told_the_address(tmp_path: Path) -> None:
 
 
 def test_networks_are_told_apart_behind_it(tmp_path: Path) -> None:
-    """With --prefix-rate, one network that floods keeps no other waiting."""
+    """With --prefix-rate, a network that floods doesn't delay others."""
     make_store(tmp_path / "store")
     options = ("--workers", "1", "--prefix-rate", "1", "--trusted-proxy", "127.0.0.1")
     with (

@@ -1,4 +1,4 @@
-"""Rounds on a real standalone cluster: with a secret, with the driver on it, and with parts of it lost."""
+"""Rounds on a real standalone cluster: with a secret, with the driver on the cluster, and with lost parts."""
 
 import json
 import os
@@ -40,14 +40,14 @@ DYNAMIC = {
 }
 LOGGED = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": ""}
 RECOVERED = {"spark.deploy.recoveryMode": "FILESYSTEM", "spark.deploy.recoveryDirectory": ""}
-"""As docs/cluster.md has them, but for what is left empty: each test has its own."""
+"""Spark's recovery settings from docs/cluster.md; each test fills in the empty ones."""
 
 BY_SCRIPT = {"FEDPING_PYTHON": sys.executable, "FEDPING_SPARK_ARCHIVE": "off"}
 
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
-    """A cluster that talks only with those who know its secret; with room for a driver beside executors."""
+    """Give a cluster that accepts only clients with its secret, with room for a driver and executors."""
     with machines(tmp_path_factory.mktemp("secured"), SECURED) as made:
         made.start_master()
         made.start_worker(cores=3, memory="3g")
@@ -57,7 +57,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Machines]:
-    """A master and a worker, of this test alone."""
+    """Give a master and a worker for this test alone."""
     with machines(tmp_path / "cluster") as made:
         made.start_master()
         made.start_worker()
@@ -67,14 +67,14 @@ def own(tmp_path: Path) -> Iterator[Machines]:
 
 @pytest.fixture
 def staged(tmp_path: Path) -> dict[str, str]:
-    """The environment of submissions to a secured cluster, with a folder for code."""
+    """Give the environment of submissions to a secured cluster, with a folder for code."""
     (tmp_path / "staging").mkdir()
     settings = write_settings(tmp_path / "conf", SECURED)
     return BY_SCRIPT | {"FEDPING_SPARK_STAGING": str(tmp_path / "staging"), "SPARK_CONF_DIR": str(settings)}
 
 
 def on_it(master: str, *more: str) -> tuple[str, ...]:
-    """Return what submits a command to a cluster, to run there."""
+    """Return the words that submit a command to run on a cluster."""
     return script("--master", master, "--deploy-mode", "cluster", "--total-executor-cores", "2", *more)
 
 
@@ -266,7 +266,7 @@ def test_a_round_waits_for_cores_that_others_have_and_says_so_at_its_limit(
     place: Place, own: Machines, hold: Hold
 ) -> None:
     first = place.start("round", "--master", own.master, PYSPARK_PYTHON=str(hold.program))
-    first.wait_until(hold.begun.exists)  # and with it all cores are taken
+    first.wait_until(hold.begun.exists)  # with it, all cores are in use
     for limit in ("20s", "100s"):
         second = place.start("round", "--master", own.master, "--time-limit", limit)
         assert second.ended() == 75
@@ -296,7 +296,7 @@ def test_a_master_that_recovers_keeps_the_schedules_session(place: Place, tmp_pa
         own.kill_master()
         ran.wait_for("Disconnected from Spark cluster")
         place.land_for(1)
-        ran.wait_until(lambda: place.version == 2)  # the executors are there, and so no master is missed
+        ran.wait_until(lambda: place.version == 2)  # the executors exist, so the master isn't needed
         own.start_master(elected="RECOVERING")
         ran.wait_until(lambda: "Recovery complete" in own.master_log())
         place.land_for(2)
@@ -316,7 +316,7 @@ ANOTHER_FEDPING = "raise ImportError('the fedping of this environment is of anot
 def test_executors_compute_with_a_packed_environment_of_another_fedping(
     place: Place, own: Machines, tmp_path: Path
 ) -> None:
-    """The nodes have a Python and no package. The archive has what executors need, and a fedping that is not ours."""
+    """The nodes have a Python without packages. The archive has the executors' packages, and another fedping."""
     expected = numpy_weights(place, tmp_path / "numpy")
     _, packages = environment(tmp_path / "env", EXECUTORS_NEED)
     (packages / "fedping").mkdir()
@@ -333,7 +333,7 @@ EXECUTORS_NEED = ("pyarrow", "numpy", "msgspec", "xxhash")
 
 
 def packed(folder: Path, archive: Path) -> Path:
-    """Pack an environment as docs/cluster.md does; packages that are links here are files there."""
+    """Pack an environment as docs/cluster.md does, with files in place of links to packages."""
     with tarfile.open(archive, "w:gz", compresslevel=1) as file:
         for name in ("bin", "pyvenv.cfg"):
             file.add(folder / name, name)

@@ -1,4 +1,4 @@
-"""Every reader of landed pings lists the same files, and refuses a file of another program for the same true reason."""
+"""All readers of landed pings list the same files, and reject another program's file for the same true reason."""
 
 import shutil
 import uuid
@@ -46,7 +46,7 @@ def land(landing: Path, n: int, seed: int, name: str = "a") -> Path:
 
 
 def beside(landing: Path) -> None:
-    """Put whole files of other pings where no reader looks: in folders below, under other names, in foreign folders."""
+    """Put intact files of other pings where no reader looks: in subfolders, under other names, in foreign folders."""
     whole = land(landing.parent / "elsewhere", 70, 9)
     folder = partition(landing, "study", "main", 0)
     names = ("old/1-a.parquet", "1-a.parquet.gz", "1-a.parquet.bak", ".1-a.parquet", "_1-a.parquet", "1-a.PARQUET")
@@ -56,7 +56,7 @@ def beside(landing: Path) -> None:
 
 
 def rounds_read(landing: Path, store: Path, engine: Engine) -> int:
-    """Play a round, and return how many pings it read."""
+    """Play a round, and return the number of pings that it read."""
     opened = store_with(store, STUDY)
     run_round(opened, landing, "study", "main", engine, RoundOptions(clock=lambda: WHEN, code_version="test"))
     return sum(file.rows for file in opened.head("study", "main").lineage.inputs)
@@ -98,35 +98,35 @@ def test_a_half_copied_file_is_named_and_not_the_whole_one_beside_it(
 
 
 def plain(table: pa.Table, **types: pa.DataType) -> pa.Table:
-    """Return a table as a program writes it that knows no required columns, with some types of its own; no notes."""
+    """Return a table as written by another program, without required columns and metadata, with some other types."""
     fields = [pa.field(f.name, types.get(str(f.type), f.type)) for f in table.schema]
     return table.replace_schema_metadata().cast(pa.schema(fields))
 
 
 def as_duckdb(table: pa.Table) -> pa.Table:
-    """Blobs of any length, texts without a dictionary, microseconds."""
+    """Return a table as by DuckDB: blobs of any length, texts without a dictionary, microseconds."""
     types = {"fixed_size_binary[16]": pa.binary(), "timestamp[ms, tz=UTC]": pa.timestamp("us", "UTC")}
     return plain(table, **types, **{str(pa.dictionary(pa.int32(), pa.string())): pa.string()})
 
 
 def as_polars(table: pa.Table) -> pa.Table:
-    """Blobs and texts with long offsets."""
+    """Return a table as by Polars: blobs and texts with long offsets."""
     types = {"fixed_size_binary[16]": pa.large_binary(), "binary": pa.large_binary()}
     return plain(table, **types, **{str(pa.dictionary(pa.int32(), pa.string())): pa.large_string()})
 
 
 def as_pandas(table: pa.Table) -> pa.Table:
-    """Through a frame of pandas itself."""
+    """Return a table converted to a pandas frame and back."""
     return pa.Table.from_pandas(table.to_pandas(), preserve_index=False)
 
 
 def with_column(table: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) -> pa.Table:
-    """Return a table in which one column is another."""
+    """Return a table with one column replaced."""
     return table.set_column(table.schema.get_field_index(name), pa.field(name, column.type, False), column)
 
 
 def texts(table: pa.Table) -> pa.Table:
-    """Ids as people write them."""
+    """Return a table with ids as texts."""
     table = table.replace_schema_metadata()
     for name in ("document_id", "client_id"):
         written = pa.array([str(uuid.UUID(bytes=each)) for each in table[name].to_pylist()])
@@ -135,13 +135,13 @@ def texts(table: pa.Table) -> pa.Table:
 
 
 def without_notes(table: pa.Table) -> pa.Table:
-    """Required columns of the right types but for one, without our notes."""
+    """Return a table without fedping's metadata, whose columns have the right types except one."""
     table = table.replace_schema_metadata()
     return with_column(table, "model_version", table["model_version"].cast(pa.int64()))
 
 
 def plain_arm(table: pa.Table) -> pa.Table:
-    """One text without a dictionary."""
+    """Return a table whose arm is one text without a dictionary."""
     return with_column(table.replace_schema_metadata(), "study_variation", table["study_variation"].cast(pa.string()))
 
 
@@ -163,7 +163,7 @@ SHAPES: dict[str, tuple[Callable[[pa.Table], pa.Table], str]] = {
 
 @pytest.fixture(params=SHAPES)
 def foreign(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
-    """A landing folder with a whole file and one that another program has written, and why that is refused."""
+    """Give a landing folder with an intact file and one of another program, and the reason of its rejection."""
     shape, reason = SHAPES[request.param]
     land(tmp_path / "landing", 60, 1)
     path = land(tmp_path / "landing", 60, 2)

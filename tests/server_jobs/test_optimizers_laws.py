@@ -1,4 +1,4 @@
-"""What holds for every optimizer, and between them."""
+"""Laws of each optimizer, and relations between them."""
 
 import re
 import tomllib
@@ -44,11 +44,11 @@ RANGES: dict[str, st.SearchStrategy[Any]] = {
     "nesterov": st.booleans(),
     "alpha": st.floats(1.01, 4),
 }
-"""By setting what is tried of it, in every optimizer that has it; another has its default."""
+"""Strategies for settings, used in every optimizer with this setting; other settings keep their defaults."""
 
 
 def settings_of(kind: type[Any]) -> st.SearchStrategy[Any]:
-    """Return settings of an optimizer; a bias is corrected only of means that begin at 0."""
+    """Return a strategy for an optimizer's settings; bias correction only occurs for means that start at 0."""
     ranges = {name: RANGES[name] for name in kind.__struct_fields__ if name in RANGES}
     if kind is RProp:
         ranges["beta"] = st.floats(0.1, 0.99)
@@ -76,7 +76,7 @@ def spec_with(*constraints: NonNegative | OrderedCutoffs, integer: bool = False)
 def played(
     optimizer: Optimizer, updates: np.ndarray, spec: ModelSpec, start: dict[str, LinkState] | None = None
 ) -> tuple[list[tuple[float, ...]], dict[str, LinkState]]:
-    """Return the weights after each round, and the last state, by the server's own step."""
+    """Return the weights after each round, and the final state, by the server's own step."""
     line = Line(name="main", spec=spec, pipeline=Pipeline(optimizer=optimizer))
     weights, path = spec.start, []
     state = start or initial_state(spec, line.pipeline)
@@ -219,7 +219,7 @@ def test_without_momentum_it_is_gradient_descent(updates: np.ndarray, rate: floa
 
 @given(histories, st.integers(-60, 60), st.sampled_from([Adam, Adagrad, Yogi]))
 def test_the_adaptive_do_not_see_the_scale_of_updates(updates: np.ndarray, power: int, kind: Any) -> None:
-    """Nearly: but for epsilon, which is made nothing here, and for where the squares begin."""
+    """Holds except for epsilon, which is negligible here, and for the start of the squares."""
     optimizer = kind(epsilon=1e-300, initial=0.0)
     chosen = pipeline_for(spec_with(), Pipeline(optimizer=optimizer))
     one, other = chosen.init(spec_with()), chosen.init(spec_with())
@@ -247,7 +247,7 @@ def test_gradient_descent_and_momentum_scale_with_the_updates(
 
 @given(histories, rates, st.floats(0, 0.9), st.floats(0, 0.9))
 def test_a_step_of_corrected_adam_is_bounded(updates: np.ndarray, rate: float, beta1: float, beta2: float) -> None:
-    """By Cauchy and Schwarz, where β1² < β2: the mean is at most √(square) (1 - β1) / √((1 - β2) (1 - β1² / β2))."""
+    """By Cauchy and Schwarz, if β1² < β2, the mean is at most √(square) (1 - β1) / √((1 - β2) (1 - β1² / β2))."""
     if beta1 * beta1 >= 0.99 * beta2:
         beta1 = 0.0
     chosen = pipeline_for(spec_with(), Pipeline(optimizer=Adam(rate=rate, beta1=beta1, beta2=beta2, epsilon=1e-12)))
@@ -260,7 +260,7 @@ def test_a_step_of_corrected_adam_is_bounded(updates: np.ndarray, rate: float, b
 
 
 def test_a_round_ago_is_forgotten_after_a_rollback() -> None:
-    """The number of the step is in the state, so going back to a version goes back in the decay as well."""
+    """The step number is part of the state, so a rollback to a version also rolls back the decay."""
     optimizer = GradientDescent(rate=1.0, decay="1/t")
     ones = np.ones((1, M))
     _, after_one = played(optimizer, ones, spec_with())
@@ -275,7 +275,7 @@ def test_correcting_the_bias_of_a_mean_that_had_a_start_is_refused(kind: Any) ->
 
 
 def test_every_optimizer_of_the_reference_is_one() -> None:
-    """The presets and the defaults that the reference names are read as an experimenter would."""
+    """The presets and defaults in the reference are read as by an experimenter."""
     text = (Path(__file__).parents[2] / "docs" / "reference.md").read_text()
     lines = re.findall(r"^(?:# or )?optimizer = (\{.*\})", text, flags=re.MULTILINE)
     lines = [line for line in lines if "keep =" not in line]  # a client's

@@ -1,4 +1,4 @@
-"""Every optimizer against arithmetic that others wrote, or that the papers' equations spell for one weight."""
+"""Every optimizer compared with other implementations, or with the papers' equations for one weight."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ def moved(optimizer: Optimizer, updates: np.ndarray) -> np.ndarray:
 
 
 def replay(updates: np.ndarray) -> Callable[[np.ndarray, int], np.ndarray]:
-    """Return a gradient function that plays back minus the updates, for optimizers that ask for gradients."""
+    """Return a gradient function that replays the negative updates, for optimizers that call for gradients."""
     return lambda _, i: -updates[i]
 
 
@@ -52,7 +52,7 @@ def test_adam_is_autograds(updates: np.ndarray, rate: float, beta1: float, beta2
 
 @given(histories, rates)
 def test_adam_is_scikit_learns(updates: np.ndarray, rate: float) -> None:
-    """Which adds its epsilon elsewhere; where it is next to nothing, that is the same."""
+    """scikit-learn adds its epsilon at another place, which makes no difference for a tiny epsilon."""
     weights = np.zeros(updates.shape[1])
     theirs = AdamOptimizer([weights], rate, epsilon=1e-30)
     for update in updates:
@@ -78,7 +78,7 @@ def test_momentum_is_scikit_learns(
 
 @given(histories, rates, shares)
 def test_momentum_is_autograds_at_its_scale(updates: np.ndarray, rate: float, beta: float) -> None:
-    """There the new part of the velocity is weighed down by 1 - beta."""
+    """autograd multiplies the new part of the velocity by 1 - beta."""
     end = autograds.sgd(replay(updates), np.zeros(updates.shape[1]), None, len(updates), rate, beta)
     steps = moved(Momentum(rate=rate * (1 - beta), beta=beta), updates)
     np.testing.assert_allclose(steps.sum(axis=0), end, rtol=1e-9, atol=1e-9 * rate * 1000)
@@ -93,7 +93,7 @@ def test_gradient_descent_with_each_decay_is_its_formula(updates: np.ndarray, ra
 
 
 def test_half_over_the_root_of_t() -> None:
-    """The rate that suited logistic regression on the credit data: 0.5, 0.35, 0.29, 0.25."""
+    """The best rates for logistic regression on the credit data: 0.5, 0.35, 0.29, 0.25."""
     steps = moved(GradientDescent(rate=0.5, decay="1/sqrt(t)"), np.ones((4, 1)))
     np.testing.assert_allclose(steps.ravel(), [0.5, 0.5 / math.sqrt(2), 0.5 / math.sqrt(3), 0.25], rtol=1e-15)
 
@@ -101,7 +101,7 @@ def test_half_over_the_root_of_t() -> None:
 def algorithm_2(
     which: str, rate: float, beta1: float, beta2: float, tau: float, updates: Sequence[float]
 ) -> list[float]:
-    """Reddi et al. 2021, algorithm 2, for one weight, with v before the first round at τ² and m at 0."""
+    """Run algorithm 2 of Reddi et al. 2021 for one weight, starting with v = τ² and m = 0."""
     m, v, steps = 0.0, tau**2, []
     for delta in updates:
         m = beta1 * m + (1 - beta1) * delta
@@ -133,7 +133,7 @@ def test_the_federated_three_are_algorithm_2(
 
 
 def test_adam_by_hand() -> None:
-    """Updates 2 and -1, β1 = 0.5, β2 = 0.75: the corrected means are 2 and 0, of squares 4 and 16/7."""
+    """For updates 2 and -1, β1 = 0.5 and β2 = 0.75, the corrected means are 2 and 0, of squares 4 and 16/7."""
     steps = moved(Adam(rate=0.1, beta1=0.5, beta2=0.75, epsilon=1e-12), np.array([[2.0], [-1.0], [-1.0]]))
     third_mean, third_square = (0.5 * 0 + 0.5 * -1) / (1 - 0.125), (0.75 * 1.0 + 0.25) / (1 - 0.75**3)
     np.testing.assert_allclose(
@@ -142,7 +142,7 @@ def test_adam_by_hand() -> None:
 
 
 def test_yogi_by_hand() -> None:
-    """β2 = 0.5, v from 1: the square 4 lifts it to 3, the square 1 lowers it to 2.5, Adam's would fall to 2."""
+    """With β2 = 0.5 and v = 1, the square 4 raises v to 3, the square 1 lowers it to 2.5; Adam's would fall to 2."""
     steps = moved(Yogi(rate=1, beta1=0, beta2=0.5, epsilon=1e-9, initial=1), np.array([[2.0], [-1.0]]))
     np.testing.assert_allclose(steps.ravel(), [2 / math.sqrt(3), -1 / math.sqrt(2.5)], rtol=1e-8)
 

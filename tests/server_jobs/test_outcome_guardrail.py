@@ -1,4 +1,4 @@
-"""A version that sells less is rolled back, whatever its loss says."""
+"""A version that sells less is rolled back, regardless of its loss."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def guarded(metric: str, rounds: int = 2) -> Study:
 
 
 def land(folder: Path, study: Study, version: int, values: dict[str, float], column: str, clients: int = 300) -> None:
-    """Land two lists of each client; a lower loss and the given mean of the outcome where the model is applied."""
+    """Land two lists for each client; arms that apply the model have a lower loss and the given mean of the outcome."""
     rng = np.random.default_rng(version)
     for arm, mean in values.items():
         n = 2 * clients
@@ -91,7 +91,7 @@ def test_a_version_with_a_worse_outcome_is_rolled_back_although_its_loss_is_lowe
 
 
 def test_chance_and_few_clients_roll_nothing_back(tmp_path: Path) -> None:
-    """40 rounds without an effect: a right guardrail does it in one of them with probability .04."""
+    """In 40 rounds without an effect, a correct guardrail rolls back once with probability .04."""
     study = guarded("basket", rounds=1)
     store = store_with(tmp_path / "store", study)
     for version in range(40):

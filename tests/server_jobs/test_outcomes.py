@@ -1,4 +1,4 @@
-"""Outcomes on their whole way: declared by a study, validated by ingest, typed in Parquet, and read by no round."""
+"""Outcomes end to end: declared by a study, validated by ingest, typed in Parquet, and ignored by rounds."""
 
 import json
 import uuid
@@ -160,7 +160,7 @@ def test_a_study_without_later_outcomes_takes_no_such_ping(ingest: IngestApp) ->
 
 
 def test_segments_with_other_outcomes_land_in_one_pass(tmp_path: Path) -> None:
-    """As two workers leave them, of which each has been told of another outcome."""
+    """Two workers leave such segments if each has received another outcome."""
     ingest = ingest_app(tmp_path, others=[shop_study()], roll_bytes=1)
     assert post(ingest, *paid_json(str(uuid.uuid4()))) == (200, "")
     assert post(ingest, outcome_json(returned=True)) == (200, "")
@@ -189,7 +189,7 @@ def test_a_repetition_lands_once(ingest: IngestApp) -> None:
 
 
 def test_each_study_has_segments_of_its_own(tmp_path: Path) -> None:
-    """A column of one name may be of another kind in another study."""
+    """A column may have another kind in another study."""
     other = replace(
         shop_study(NumberOutcome(name="basket", low=0.0, high=9.0, round=1.0), FlagOutcome(name="gone", within="1h")),
         name="shop.v2",
@@ -228,7 +228,7 @@ def play(ingest: IngestApp) -> str:
 
 
 def test_no_round_opens_a_file_of_outcomes(ingest: IngestApp) -> None:
-    """They may be damaged, and rounds publish and are recomputed; their clients do not count towards a round."""
+    """With damaged files of outcomes, rounds still publish and recompute; the files' clients don't count in a round."""
     assert post(ingest, *paid_json(str(uuid.uuid4()))) == (200, "")
     ingest.land()
     assert play(ingest) != "published"
@@ -312,7 +312,7 @@ def test_a_person_who_asks_is_forgotten_in_outcomes_too(
 def test_pruning_removes_outcomes_as_far_back_as_pings(
     ingest: IngestApp, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Those that landed before the first round of the kept versions go, and no others."""
+    """Pruning removes only outcomes that landed before the first round of the kept versions."""
     moment = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
     for number in range(4):
         monkeypatch.setattr("time.time", lambda number=number: moment / 1000 + 86_400 * number)
@@ -386,7 +386,7 @@ def test_readers_of_hive_partitions_skip_later_outcomes_and_can_read_them(ingest
 def test_what_is_odd_about_later_outcomes_is_counted(
     ingest: IngestApp, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One of a choice that never came, one received late, one repeated after the memory of a compactor."""
+    """Covers an outcome whose choice never arrived, a late one, and one repeated after a compactor forgot it."""
     choice, now = str(uuid.uuid4()), 1_790_000_000.0
     monkeypatch.setattr("time.time", lambda: now)
     assert post(ingest, list_json(), choice) == (200, "")

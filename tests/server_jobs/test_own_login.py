@@ -1,4 +1,4 @@
-"""Requests that fedping makes carry no login that nobody gave it: that of `~/.netrc` stays on the machine."""
+"""fedping's requests carry no login except configured ones: those in `~/.netrc` stay on the machine."""
 
 import asyncio
 import threading
@@ -20,7 +20,7 @@ from fedping.server_jobs.round.helper_client import HttpHelper
 
 
 class Recorder:
-    """A server, or a proxy, that answers 404 to everything and remembers with which headers it was asked."""
+    """A server or proxy that answers 404 to everything, and records the requests' headers."""
 
     def __init__(self) -> None:
         self.paths: list[str] = []

@@ -1,4 +1,4 @@
-"""One network may send only so fast, nothing of it is kept, and whoever shares an address gets through in the end."""
+"""Each network's rate is limited, no address is stored, and clients that share an address get through eventually."""
 
 import heapq
 import json
@@ -22,7 +22,7 @@ from tests.support.pings import ping_json
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """A clock that a test advances."""
 
     now = 1000.0
 
@@ -35,7 +35,7 @@ def limits(clock: Clock, rate: float = 10, burst: float = 20, **more: Any) -> Pr
 
 
 def taken(made: PrefixLimits, address: str, times: int = 1) -> int:
-    """Return how many of some requests are let in."""
+    """Return the number of admitted requests."""
     found = 0
     for _ in range(times):
         try:
@@ -67,7 +67,7 @@ def test_a_slow_rate_over_many_workers_still_lets_one_in_at_a_time() -> None:
 
 
 def batch(made: PrefixLimits, address: str, lines: int) -> str:
-    """Return why a batch is refused; "" if it is let in."""
+    """Return the reason why a batch is rejected; "" if it is admitted."""
     try:
         made.take({"REMOTE_ADDR": address})
         made.take_more({"REMOTE_ADDR": address}, lines)
@@ -103,7 +103,7 @@ def test_a_batch_beyond_what_a_network_may_ever_send_at_once_is_refused_and_cost
 
 
 def test_batches_of_a_neighbour_shut_nobody_out() -> None:
-    """From the same address 20 batches a second are tried, each as large as may get through ahead of others."""
+    """The same address tries 20 batches a second, each of the largest size that passes before others."""
     clock, draws, flood = Clock(), random.Random(2), -1
     made, longest = limits(clock, rate=5, burst=50), 0
     waiting = [(clock.now, flood), *((clock.now, client) for client in range(200))]
@@ -139,7 +139,7 @@ def test_a_flood_of_addresses_holds_up_hardly_anybody_else() -> None:
 
 
 def test_whoever_has_a_whole_network_of_ipv6_holds_up_hardly_anybody_else() -> None:
-    """All 65,536 /48s of a /32 send as much as they may."""
+    """All 65,536 /48s of a /32 send at their limit."""
     clock = Clock()
     made = limits(clock, rate=0.01, burst=1)
     let_in = 0
@@ -249,7 +249,7 @@ def test_a_batch_of_empty_lines_is_refused_and_its_neighbours_go_on(tmp_path: Pa
     assert answer(PATH, two, "203.0.113.2")[0] == 200
     assert answer(f"{PATH}/{uuid.uuid4()}", json.dumps(ping_json()).encode(), "203.0.113.3")[0] == 200
     status, said = answer(PATH, b"\n".join([two] * 10), "203.0.113.1")
-    assert status == 200  # 16 are there, and of a second to come 10 may be taken
+    assert status == 200  # 16 are available, and 10 may be borrowed from the next second
     status, said = answer(PATH, two, "203.0.113.1")
     assert status == 429
     assert b"sends too many pings" in said

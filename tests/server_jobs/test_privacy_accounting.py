@@ -1,4 +1,4 @@
-"""The accountant against stated values, against a second implementation of the mathematics, and its laws."""
+"""The accountant compared with published values and a second implementation of the mathematics; and its laws."""
 
 import math
 
@@ -41,7 +41,7 @@ STATED = {  # δ, ε by Rényi divergences, their order, ε by PLD
 
 
 def divergence(q: float, z: float, order: float) -> float:
-    """ρ of one sampled Gaussian answer, by the trapezoid rule in log space."""
+    """Return ρ of one sampled Gaussian answer, by the trapezoid rule in log space."""
     x = np.arange(-14 * z, order + 14 * z, z / 16)
     ratio = np.logaddexp(np.log1p(-q), np.log(q) + (2 * x - 1) / (2 * z * z)) if q < 1 else (2 * x - 1) / (2 * z * z)
     logs = order * ratio - x * x / (2 * z * z) + np.log(z / 16 / (z * math.sqrt(2 * math.pi)))
@@ -57,7 +57,7 @@ def renyi_epsilon(schedule: Schedule, delta: float) -> float:
 
 
 def hockey_stick(losses: np.ndarray, q: float, z: float, remove: bool) -> np.ndarray:
-    """δ of one sampled Gaussian answer at each ε."""
+    """Return δ of one sampled Gaussian answer at each ε."""
     y = np.exp(losses)
     share = (y - 1 + q) / q if remove else (1 / y - 1 + q) / q
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -70,7 +70,7 @@ def hockey_stick(losses: np.ndarray, q: float, z: float, remove: bool) -> np.nda
 
 
 def pld_epsilon(schedule: Schedule, delta: float, grid: float = 1e-3) -> float:
-    """ε by connecting the dots of the hockey-stick curve on a grid, and a power of the Fourier transform."""
+    """Return ε by interpolating the hockey-stick curve on a grid, and by a power of its Fourier transform."""
     q, z, rounds = schedule.sampling, schedule.noise_multiplier, schedule.rounds
     reach = math.ceil((1 / (2 * z * z) + 10 / z) / grid)
     worst = 0.0
@@ -164,7 +164,7 @@ def test_never_below_the_second_way(schedule: Schedule) -> None:
 @settings(deadline=None, max_examples=25)
 @given(st.floats(2, 200), st.integers(1, 2000), st.sampled_from([1e-5, 1e-8, 1e-11, 3e-12]))
 def test_the_librarys_rounding_never_makes_it_too_small(z: float, rounds: int, delta: float) -> None:
-    """With q so close to 1 that the truth is as good as the exact Gaussian's, and the PLD is used all the same."""
+    """With q so close to 1 that the truth equals the exact Gaussian's, although the PLD is used."""
     nearly_all = Schedule(1 - 1e-12, z, rounds)
     truth = epsilon_of(math.sqrt(rounds) / z, delta)
     assert epsilon(nearly_all, delta, ROUGH) >= truth * (1 - 1e-9)

@@ -1,4 +1,4 @@
-"""The Gaussian mechanism: exact values, the textbook's theorems and where they say nothing, and a second way."""
+"""The Gaussian mechanism: exact values, the textbook's theorems and their limits, and a second computation."""
 
 import math
 

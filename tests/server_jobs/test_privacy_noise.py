@@ -1,4 +1,4 @@
-"""Discrete Gaussian noise: its distribution, from either source, on the grid of whole numbers, and only unseeded."""
+"""Discrete Gaussian noise: its distribution from both sources, on the grid of whole numbers, and never seeded."""
 
 import math
 from fractions import Fraction
@@ -23,7 +23,7 @@ def probabilities(sigma: float) -> dict[int, float]:
 
 
 def chi_square(drawn: np.ndarray, sigma: float, cells: int = 31) -> float:
-    """The p-value of draws against the discrete Gaussian, in cells of about equal probability."""
+    """Return the p-value of draws against the discrete Gaussian, in cells of about equal probability."""
     edges, reached, wanted = [], 0.0, []
     for y, p in probabilities(sigma).items():
         reached += p
@@ -60,7 +60,7 @@ def test_a_scale_of_a_trillion() -> None:
 
 @pytest.mark.parametrize("sigma", [1.5, 7.3])
 def test_the_distribution_by_opendp(sigma: float) -> None:
-    """OpenDP takes no seed: wrong by chance in 1 of a million runs."""
+    """OpenDP accepts no seed, so the test fails by chance in 1 of a million runs."""
     drawn = SystemNoise().integers(sigma, noise.BY_OPENDP)
     assert drawn.dtype == np.int64
     assert chi_square(drawn, sigma) > 1e-6
@@ -102,7 +102,7 @@ def test_no_such_noise(sigma: float) -> None:
 
 
 def coins_of(words: list[int], more: int, x: Fraction) -> list[bool]:
-    """The coins when the source's words are these, and the bits of any closer look all zeros or ones."""
+    """Return the coins if the source yields these words, followed by all zeros or all ones for further bits."""
 
     def bits(n: int) -> bytes:
         return bytes([more] * n) if n == 24 else np.array(words, "<u8").tobytes()
@@ -112,7 +112,7 @@ def coins_of(words: list[int], more: int, x: Fraction) -> list[bool]:
 
 @pytest.mark.parametrize("x", [Fraction(1), Fraction(1, 3), Fraction(17, 7), Fraction(0)])
 def test_a_coin_that_is_too_close_to_tell_is_decided_exactly(x: Fraction) -> None:
-    """The word at the true probability is decided by further bits; one more or less is not."""
+    """The word at the true probability needs further bits; one above or below doesn't."""
     with mpmath.workdps(60):
         at = int(mpmath.floor(mpmath.exp(-mpmath.mpf(x.numerator) / x.denominator) * 2**64))
     if x == 0:  # a certain coin
@@ -123,7 +123,7 @@ def test_a_coin_that_is_too_close_to_tell_is_decided_exactly(x: Fraction) -> Non
 
 
 def test_the_support_is_a_grid_that_does_not_depend_on_the_data() -> None:
-    """Whatever is released for one data set could be for its neighbour: both have every whole number in common."""
+    """Any release for one data set is possible for its neighbour, because both can give every whole number."""
     mine, neighbours = (set((data + SystemNoise().integers(2.0, 10_000)).tolist()) for data in (10, 11))
     likely = set(range(5, 17))  # each expected 400 times or more
     assert likely <= mine

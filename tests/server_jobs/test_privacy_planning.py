@@ -1,4 +1,4 @@
-"""Plans of private lines, what has been spent, and the card: figures known from elsewhere, and sentences."""
+"""Plans of private lines, spent budgets and the privacy card: their figures equal independent ones; their sentences."""
 
 import json
 import math
@@ -30,7 +30,7 @@ def test_the_third_of_rounds_epsilon_and_noise_follows_from_two() -> None:
 
 
 def test_the_third_follows_from_two_without_sampling() -> None:
-    """As :func:`test_the_third_of_rounds_epsilon_and_noise_follows_from_two`, where nothing takes seconds."""
+    """Tests the fast cases of :func:`test_the_third_of_rounds_epsilon_and_noise_follows_from_two`."""
     settings = {"population": 100_000, "weights": 15, "delta": 1e-6}
     found = planned(**settings, noise_multiplier=40.0, epsilon_=2.0)
     assert found.rounds > 1
@@ -157,7 +157,7 @@ def test_the_commands_tell_people_and_programs(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_no_more_is_said_to_be_spent_than_was_promised() -> None:
-    """Tiny samples are where a rough grid of losses costs most: 0.10037 of 0.1 here."""
+    """A coarse grid of losses costs most for tiny samples: here 0.10037 instead of 0.1."""
     central = Central(epsilon=0.1, delta=1e-6, rounds=48, population=1000, sampling=0.003)
     [line] = with_noise(private_study(privacy=Privacy(central=central))).lines
     assert line.privacy is not None

@@ -1,4 +1,4 @@
-"""kill -9 of a private round at every step: one release a version, and in the end no ping is left."""
+"""kill -9 of a private round at every step: one release for each version, and no ping left in the end."""
 
 import shutil
 import sys
@@ -18,7 +18,7 @@ from tests.support.rounds import store_with
 ROOT = Path(__file__).parents[2]
 KILLED = -9
 BETWEEN = ("repaired", "listed", "aggregated", "stepped", "replace", "replaced")
-"""Moments between those at which something of a private round stays."""
+"""Moments of a round between those at which a private round stores something."""
 
 
 def run(moment: str, folder: Path) -> int:
@@ -33,7 +33,7 @@ def landed(folder: Path) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store at version 0, and pings of it."""
+    """Give a folder with a store at version 0 and its pings."""
     folder = tmp_path_factory.mktemp("begun")
     study = private_study()
     store_with(folder / "store", study)

@@ -1,4 +1,4 @@
-"""Rounds of private lines: noise once, a budget that stops, and nothing exact anywhere."""
+"""Rounds of private lines: noise is drawn once, the budget ends the rounds, and no exact sum is stored or shown."""
 
 import shutil
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def landed(landing: Path) -> list[Path]:
 
 
 class Counted:
-    """How often noise was drawn, and how much."""
+    """Records the number of noise draws and their sizes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, value: int | None = None) -> None:
         self.calls: list[tuple[float, int]] = []
@@ -123,7 +123,7 @@ def test_the_round_after_the_last_reads_nothing(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_round_cannot_look_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing has landed, or too few for a step: it is released and charged all the same."""
+    """With no pings, or too few for a step, a result is still released and charged."""
     Counted(monkeypatch, 0)
     study = study_of(pipeline=Pipeline(min_clients=50))
     store = store_with(tmp_path / "store", study)
@@ -184,7 +184,7 @@ def test_weights_that_no_client_could_read_are_not_published_and_charged(
 def test_a_link_that_fails_on_what_was_released_is_no_way_to_draw_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else each repetition would be one more release of the same sums, for which nobody is charged."""
+    """Each repetition with new noise would be another, uncharged release of the same sums."""
     drawn = Counted(monkeypatch)
 
     def failing(step: Vector, state: Arrays, weights: Vector) -> tuple[Vector, Arrays]:
@@ -236,7 +236,7 @@ def test_neither_rollback_nor_continuation_gives_anything_back(tmp_path: Path) -
 
 
 def test_a_copy_of_the_store_does_not_release_the_same_pings_again(tmp_path: Path) -> None:
-    """With other noise, which two such releases would halve, and charged in one of the two only."""
+    """The noise would be different, so two releases would halve it, and each store would charge only one."""
     study = study_of()
     store = store_with(tmp_path / "store", study)
     land_private(tmp_path / "landing", study, private_crowd(study, 20))
@@ -282,7 +282,7 @@ def test_another_study_has_a_budget_of_its_own(tmp_path: Path) -> None:
 
 
 def test_settings_changed_behind_its_back_do_not_undo_what_was_spent(tmp_path: Path) -> None:
-    """The versions say how many releases there were, whatever the study says now."""
+    """The versions record the number of releases, regardless of the study's current settings."""
     store = store_with(tmp_path / "store", study_of())
     (tmp_path / "landing").mkdir()
     for _ in range(3):
@@ -294,7 +294,7 @@ def test_settings_changed_behind_its_back_do_not_undo_what_was_spent(tmp_path: P
 
 @pytest.mark.parametrize("changed", [{"noise_multiplier": 0.05}, {"rounds": 1000}, {"epsilon": 100.0}])
 def test_settings_changed_behind_its_back_have_no_round(tmp_path: Path, changed: dict[str, Any]) -> None:
-    """The noise and the number of rounds were worked out together, and earlier rounds are charged by what they are."""
+    """Noise and number of rounds were computed together, and earlier rounds are charged by their own settings."""
     store = store_with(tmp_path / "store", study_of())
     land_private(tmp_path / "landing", study_of(), private_crowd(study_of(), 20))
     path = tmp_path / "store/private/study.json"
@@ -345,7 +345,7 @@ def test_noise_is_derived_or_checked_when_a_study_is_made() -> None:
 
 
 def test_what_is_told_of_the_last_round_is_what_was_promised() -> None:
-    """On a wider grid than the noise was worked out on, 2,000 rounds of one client in a thousand cost 0.127."""
+    """On a wider grid than the noise's, 2,000 rounds with one in a thousand clients cost 0.127."""
     central = Central(
         epsilon=0.1, delta=1e-7, rounds=2000, population=10**6, sampling=0.001, noise_multiplier=2.0252438238899537
     )
@@ -430,7 +430,7 @@ def test_versions_are_computed_again_from_what_was_released(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("central", [CENTRAL, SAMPLED])
 def test_too_little_noise_is_refused_before_anything_is_read(tmp_path: Path, central: Central) -> None:
-    """Of a study that was stored as it is, by a program that did not ask the accountant."""
+    """The study was stored by a program that didn't check it with the accountant."""
     study = study_of(msgspec.structs.replace(central, noise_multiplier=0.5))
     store = store_with(tmp_path / "store", study)
     pings = land_private(tmp_path / "landing", study, private_crowd(study, 60))
@@ -446,7 +446,7 @@ def test_a_line_that_began_with_too_little_noise_ends_with_its_promise(
     study = study_of(msgspec.structs.replace(CENTRAL, noise_multiplier=2.5))
     store = store_with(tmp_path / "store", study)
     (tmp_path / "landing").mkdir()
-    with monkeypatch.context() as before:  # as rounds were that did not ask
+    with monkeypatch.context() as before:  # like earlier rounds without this check
         before.setattr("fedping.server_jobs.round.private.beyond_promise", lambda privacy, releases: None)
         round_of(store, tmp_path / "landing")
     assert round_of(store, tmp_path / "landing").status == "published"
@@ -516,7 +516,7 @@ def test_a_released_number_that_was_changed_shows(tmp_path: Path) -> None:
 
 
 class Retried(NumpyEngine):
-    """An engine whose tasks are all done twice, as where executors are lost or slow."""
+    """An engine that runs all tasks twice, as with lost or slow executors."""
 
     def partials(self, work: Work) -> Iterator[ShardPartial]:
         list(super().partials(work))
@@ -524,7 +524,7 @@ class Retried(NumpyEngine):
 
 
 class Gone(NumpyEngine):
-    """An engine that reads after another round has published, and deleted what there was to read."""
+    """An engine that reads after another round has published and deleted the pings."""
 
     def __init__(self, other: Any) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a private round adds up, before there is noise: each client's bounded vector once, whatever it sends."""
+"""The sums of a private round before noise: each client's bounded vector once, for any pings."""
 
 import hmac
 from contextlib import nullcontext
@@ -39,7 +39,7 @@ def sums_of(landing: Path, study: Study, engine: object = None, key: bytes | Non
 
 
 def hostile(study: Study, arms: tuple[str, str] = ("treatment", "control")) -> dict[str, list[PrivatePing]]:
-    """What one client of the first arm sends, by name."""
+    """Return hostile pings of one client of the first arm, by name."""
     d = study.lines[0].spec.m + len(METRICS)
     me = client(study, arms[0], 77)
     rng = np.random.default_rng(1)

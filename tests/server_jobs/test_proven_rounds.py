@@ -1,4 +1,4 @@
-"""Rounds of lines whose clients prove their votes: the plain sums, whatever a hostile client puts into its shares."""
+"""Rounds of lines whose clients prove their votes: the plain sums, for any content of hostile clients' shares."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_a_round_of_proven_votes_is_the_plain_one_integer_for_integer(tmp_path: 
 
 
 def hostile(line: SharedLine, bits: NDArray[np.uint64], documents: list[bytes], tamper: str = "") -> list[PrivatePing]:
-    """Return pings of clients that share any numbers as if they were bits, with the proof that follows from them."""
+    """Return pings of clients that share any numbers as bits, with the resulting proof."""
     settings = line.study.lines[0].upload[0]
     votes = Votes(line.study.lines[0].spec.m + 3, settings.metric)  # type: ignore[union-attr]
     context = context_of("private", "main", 0, "treatment", votes)
@@ -118,7 +118,7 @@ def test_too_few_clients_with_a_well_formed_share_are_waited_for(tmp_path: Path)
 
 
 def test_a_helper_that_gets_another_key_for_proofs_answers_nothing_that_counts(tmp_path: Path) -> None:
-    """All proofs fail under it, so that too few are left."""
+    """All proofs fail with this key, so too few clients are left."""
     line, store, landing = begun(tmp_path, proofs=True)
     way = line.way
     real = way.answer

@@ -1,4 +1,4 @@
-"""Pruning landed pings: what is kept can be computed again, rounds go on as if nothing had gone, and so does a kill."""
+"""Pruning landed pings: kept versions can be recomputed, and rounds continue unchanged, also after a kill."""
 
 import json
 import shutil
@@ -44,7 +44,7 @@ def play(folder: Path) -> str:
 
 
 def played(folder: Path, staleness: Staleness | None = None) -> ModelStore:
-    """Return a store after some rounds, each of two files, with late pings, and pings of an arm without a line."""
+    """Return a store after some rounds of two files each, with late pings, and pings of an arm without a line."""
     store, landing = store_with(folder / "store", study_of(staleness)), folder / "landing"
     for n in range(ROUNDS):
         at = FIRST_MS + 10_000 * n

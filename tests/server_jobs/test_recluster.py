@@ -1,4 +1,4 @@
-"""Federated k-means: reclustering against brute force and scikit-learn, its laws, and whole rounds of it."""
+"""Federated k-means: reclustering compared with brute force and scikit-learn, its laws, and whole rounds."""
 
 import dataclasses
 import itertools
@@ -40,7 +40,7 @@ ENGINE = NumpyEngine()
 
 
 def moved_to(local: np.ndarray, counts: np.ndarray | None, fetched: np.ndarray) -> np.ndarray:
-    """Return the updates of clients with local centroids (k, K, D) and counts (k, K): what travels."""
+    """Return the sent updates of clients with local centroids (k, K, D) and counts (k, K)."""
     away = np.where((counts > 0)[..., None], local - fetched, 0.0) if counts is not None else local - fetched
     flat = away.reshape(len(local), -1)
     return (flat if counts is None else np.hstack([flat, counts])).astype(np.float32)
@@ -59,7 +59,7 @@ def inertia(points: np.ndarray, weights: np.ndarray, centroids: np.ndarray) -> f
 
 @st.composite
 def fleets(draw: st.DrawFn, most: int = 5) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Local centroids, counts, fetched centroids and votes of a few clients, from a seed."""
+    """Draw local centroids, counts, fetched centroids and votes of a few clients, from a seed."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     k = draw(st.integers(1, most))
     counts = rng.integers(0, 9, (k, K))
@@ -105,7 +105,7 @@ def test_clusters_that_are_apart_are_found_as_brute_force_finds_them() -> None:
 
 @given(fleets(), st.data())
 def test_the_order_of_a_clients_centroids_does_not_matter(fleet: tuple[np.ndarray, ...], data: st.DataObject) -> None:
-    """Which is what a mean by position cannot do."""
+    """A mean by position would depend on it."""
     local, counts, fetched, votes = fleet
     orders = np.array([data.draw(st.permutations(range(K))) for _ in local])
     turned = np.take_along_axis(local, orders[..., None], axis=1), np.take_along_axis(counts, orders, axis=1)
@@ -136,14 +136,14 @@ def test_nobody_with_examples_changes_nothing() -> None:
 
 
 def test_by_hand_in_one_dimension() -> None:
-    """Fetched 0 and 10; local 1 (3 examples) and 12 (1) of one client, 11 (4) and 0 (none) of another, a vote each."""
+    """Fetched 0 and 10; local 1 (3 examples) and 12 (1) of one client, 11 (4) and 0 (none) of another; a vote each."""
     updates = np.array([[1, 2, 3, 1], [11, 0, 4, 0]], np.float32)
     step = reclustered(SETTINGS, (2, 1), np.array([0.0, 10, 0, 0]), updates, np.ones(2))
     np.testing.assert_allclose(step, [1, (0.25 * 12 + 11) / 1.25 - 10, 0, 0], rtol=1e-12)
 
 
 def test_without_counts_a_centroid_that_stayed_has_no_vote() -> None:
-    """Two at 2 and 4 and one that stayed at 0: the mean of position would be 2, the reclustered is 3."""
+    """Two at 2 and 4, and one that stayed at 0: the mean by position would be 2, the reclustered one is 3."""
     updates = np.array([[2, 0], [4, 0], [0, 1]], np.float32)
     step = reclustered(SETTINGS, (2, 1), np.array([0.0, 100]), updates, np.ones(3))
     np.testing.assert_allclose(step, [3, 1], rtol=1e-12)
@@ -161,7 +161,7 @@ def clustering_study(aggregate: Any = SETTINGS, **more: Any) -> Study:
 
 
 def clustered_pings(clients: int, version: int, fetched: np.ndarray, seed: int = 0) -> list[Ping]:
-    """Return a ping a client, whose local centroids are near three places in an order of its own."""
+    """Return one ping for each client, with local centroids near three points in a client-specific order."""
     rng = np.random.default_rng(seed)
     places = np.array([[0.0, 0], [10, 0], [0, 10]])
     local = np.stack([rng.permutation(places) for _ in range(clients)]) + rng.normal(0, 0.2, (clients, K, D))
@@ -185,7 +185,7 @@ def test_rounds_find_the_places_and_can_be_computed_again(tmp_path: Path) -> Non
 
 
 def test_an_unreadable_payload_is_left_out_and_the_rest_kept_once(tmp_path: Path) -> None:
-    """The shard begins again without it; what it had kept must not count twice."""
+    """The shard starts again without it; its earlier state must not count twice."""
     study = clustering_study()
     fetched = np.arange(K * D, dtype=float).reshape(K, D)
     good = clustered_pings(40, 0, fetched)
@@ -224,12 +224,12 @@ def test_spark_reclusters_to_the_same_bits(tmp_path: Path, spark: "SparkSession"
 
 @pytest.fixture
 def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a shard have room for ten updates of nine weights."""
+    """Limit a shard's memory to ten updates of nine weights."""
     monkeypatch.setattr(fedping.server_jobs.round.accumulator, "MOST_KEPT_BYTES", 16 * 36 * 10)
 
 
 def test_one_client_with_very_many_pings_takes_room_from_nobody(tmp_path: Path, little_room: None) -> None:
-    """It keeps as many as there is room for beside the others, and weighs as one client."""
+    """As many of its pings are kept as there is room next to the others', and it counts as one client."""
     study = clustering_study()
     store = store_with(tmp_path / "store", study)
     honest = clustered_pings(40, 0, np.zeros((K, D)))
@@ -266,7 +266,7 @@ def test_of_too_many_clients_some_are_left_out_by_lot(tmp_path: Path, little_roo
 def test_crafted_client_ids_neither_hang_a_round_nor_push_all_others_out(
     tmp_path: Path, little_room: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """300 ids that all drew lot 0 by the rule of version 0 that anybody could compute, and 300 honest ones."""
+    """300 ids that all drew lot 0 by version 0's publicly computable rule, and 300 honest ones."""
     monkeypatch.setattr(
         "tests.support.rounds.id_of", lambda kind, n: (kind == "client" and bad.get(n)) or id_of(kind, n)
     )

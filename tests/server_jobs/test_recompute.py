@@ -1,4 +1,4 @@
-"""Every published version can be computed again from its lineage, bit for bit; what was changed afterwards shows."""
+"""Every published version can be recomputed from its lineage, bit for bit; later changes are detected."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ ENGINE = NumpyEngine()
 
 @pytest.fixture
 def trained(tmp_path: Path) -> ModelStore:
-    """A store at version 5: created, three rounds, a rollback to 1, a round; pings landed below tmp_path."""
+    """Give a store at version 5 (three rounds, a rollback to 1, a round), with pings landed below tmp_path."""
     store = store_with(tmp_path / "store", small_study())
     for n in (0, 1, 2, 3, 4):
         if n == 3:
@@ -72,7 +72,7 @@ def test_a_changed_start_or_rollback_shows(trained: ModelStore, tmp_path: Path, 
 
 
 def test_a_changed_ping_shows(trained: ModelStore, tmp_path: Path) -> None:
-    """The file has as many rows as before, and is whole; the lineage knows that it is another."""
+    """The file has the same number of rows and is intact, but the lineage detects the change."""
     folder = partition(tmp_path, "study", "main", 1)
     first = landed_files(folder)[0]
     other = land(tmp_path / "elsewhere", crowd(40, seed=77, version=1), iteration=1)
@@ -82,7 +82,7 @@ def test_a_changed_ping_shows(trained: ModelStore, tmp_path: Path) -> None:
 
 
 def test_a_changed_ping_shows_in_what_is_older_than_digests(trained: ModelStore, tmp_path: Path) -> None:
-    """The document has no digest of its files, and yet the mean differs."""
+    """The document has no digests of its files, but the mean differs."""
     lineage = trained.version("study", "main", 2).lineage
     inputs = tuple(msgspec.structs.replace(file, digest="") for file in lineage.inputs)
     change(tmp_path, 2, lineage=msgspec.structs.replace(lineage, inputs=inputs))

@@ -1,4 +1,4 @@
-"""How long answers take, as /metrics tells it: by page and class of status, over all workers, and of nobody alone."""
+"""Response times in /metrics: by page and status class, over all workers, and never of single clients."""
 
 import asyncio
 import http.client
@@ -39,7 +39,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IngestServer]:
 
 
 def asked(server: IngestServer, method: str, path: str, body: bytes = b"") -> int:
-    """Ask on a connection of its own, so that both workers get some."""
+    """Send a request on a new connection, so that both workers get some."""
     with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=240)) as connection:
         connection.request(method, path, body)
         answer = connection.getresponse()
@@ -132,7 +132,7 @@ def services(tmp_path: Path, demo_page: bool = False) -> Any:
 
 
 class SlowClient:
-    """A request whose body takes a minute to come, by a clock of its own, which otherwise gains 3 ms a look."""
+    """A request whose body takes a minute by its own clock, which otherwise advances 3 ms at each reading."""
 
     now = 0
 

@@ -1,4 +1,4 @@
-"""Robust aggregations: each against its definition, what a minority can do to it, and the same bits everywhere."""
+"""Robust aggregations: compared with their definitions, a minority's influence, and the same bits everywhere."""
 
 from contextlib import nullcontext
 from functools import partial
@@ -71,7 +71,7 @@ OPERATORS: dict[str, Any] = {
 
 
 def krum_by_differences(points: np.ndarray, votes: np.ndarray, rule: Krum) -> np.ndarray:
-    """Krum with every distance added up from differences, a client at a time."""
+    """Return Krum's result with distances summed from differences, one client at a time."""
     apart = np.square(points[:, None].astype(float) - points.astype(float)).sum(axis=2)
     wanted = max((1 - rule.hostile) * votes.sum() - 2 * votes.mean(), votes.mean())
     scores = []
@@ -91,7 +91,7 @@ def krum_by_differences(points: np.ndarray, votes: np.ndarray, rule: Krum) -> np
 @pytest.mark.parametrize("keep", [1, 5, 40])
 @pytest.mark.parametrize("offset", [0.0, 1e6, 1e30])
 def test_krum_by_products_chooses_as_by_differences(equal: bool, keep: int, offset: float) -> None:
-    """Far from the origin, products alone lose all digits; points whose scores are too close are computed exactly."""
+    """Far from the origin, products alone lose all digits; scores that are too close are computed exactly."""
     rng = np.random.default_rng(keep)
     for _ in range(20):
         points = (rng.normal(size=(40, 7)) * max(1.0, offset / 1e5) + offset).astype(np.float32)
@@ -234,7 +234,7 @@ BREAKDOWN = [
 def test_up_to_its_share_of_anything_the_result_stays_near_the_honest(
     name: str, hostile: int, k: int, data: st.DataObject
 ) -> None:
-    """The honest are within 1 of zero; the bounds are those of the papers, or wider."""
+    """Honest updates are within 1 of zero; the bounds are the papers', or wider."""
     seed = data.draw(st.integers(0, 2**20))
     rng = np.random.default_rng(seed)
     honest = rng.uniform(-1, 1, (k - hostile, 3)) / np.sqrt(3)
@@ -275,7 +275,7 @@ def test_buckets_are_means_of_as_many_clients_and_lose_nobody(k: int, size: int)
 
 
 def test_a_median_of_buckets_is_nearer_to_the_mean_of_clients_that_differ() -> None:
-    """What bucketing is for (Karimireddy et al. 2022): with skewed clients a median is of no typical one."""
+    """Bucketing (Karimireddy et al. 2022) is for skewed clients, whose median isn't typical."""
     skewed = np.zeros((300, 1), np.float32)
     skewed[:100] = 3.0
     plain = median_of(skewed, np.ones(300))

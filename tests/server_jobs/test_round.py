@@ -1,4 +1,4 @@
-"""A round as a whole: which pings it takes, what it publishes, and what it says when it cannot."""
+"""A round end to end: the pings it uses, the version it publishes, and its messages if it can't."""
 
 import math
 import os
@@ -32,7 +32,7 @@ from tests.support.versions import small_study
 
 
 class NoEngine:
-    """An engine that must not be asked."""
+    """An engine that must not be called."""
 
     def partials(self, work: Work) -> Iterator[ShardPartial]:
         raise AssertionError("nothing has landed, so nothing may be started")
@@ -150,7 +150,7 @@ def test_a_file_named_in_the_far_future_does_not_end_the_counting(tmp_path: Path
 
 
 def test_a_window_that_ended_in_the_far_future_ends_at_the_clock_of_the_round(tmp_path: Path) -> None:
-    """An earlier version of fedping believed what a file was named."""
+    """An earlier version of fedping trusted files' names."""
     land(tmp_path, crowd(5))
     land(tmp_path, crowd(3, version=1), iteration=1, at_ms=FIRST_MS + 20)
     manifest = list_landed(tmp_path, small_study(), "main", 1, Window(9_999_999_999_999, FIRST_MS + 10))

@@ -1,4 +1,4 @@
-"""Rounds and schedules end: by a signal at any moment, by their time limit, and with what they wait for gone."""
+"""Rounds and schedules end: by a signal at any moment, by their time limit, or without the Spark they wait for."""
 
 import os
 import re
@@ -26,14 +26,14 @@ BOTH = [signal.SIGTERM, signal.SIGINT]
 
 @pytest.fixture(scope="module")
 def lonely(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a master without workers."""
+    """Give the URL of a master without workers."""
     with machines(tmp_path_factory.mktemp("lonely")) as made:
         yield made.start_master()
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Machines]:
-    """A master and a worker, of this test alone."""
+    """Give a master and a worker for this test alone."""
     with machines(tmp_path / "cluster") as made:
         made.start_master()
         made.start_worker()
@@ -73,7 +73,7 @@ def test_a_round_without_workers_ends_at_its_time_limit_and_says_what_is_missing
             break
     assert f"no executor started: check that {lonely} has live workers" in ran.sentence()
     assert place.version == 0
-    assert place.start("round", "--engine", "numpy").ended() == 0  # the same round, by whoever can
+    assert place.start("round", "--engine", "numpy").ended() == 0  # the same round, by another engine
     assert place.version == 1
 
 
@@ -251,7 +251,7 @@ sys.version_info = type("Version", (tuple,), {{"major": 3, "minor": 99}})((3, 99
 runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)
 ' pyspark.worker
 """
-"""A Python whose PySpark sees another version: its own check, and so the error that executors would give, is real."""
+"""A Python whose PySpark sees another version, so that PySpark's own check gives the real error of executors."""
 
 
 @pytest.mark.spark
@@ -287,7 +287,7 @@ def test_a_signal_ends_the_script_while_it_waits_for_workers(place: Place, lonel
 
 
 def under_spark_submit(*options: str) -> tuple[str, ...]:
-    """Return what runs the entry point as a cluster's driver does: as a child of Spark's JVM, not as its parent."""
+    """Return the words that run the entry point like a cluster's driver: as a child of Spark's JVM, not its parent."""
     conf = ("--conf", f"spark.driver.extraJavaOptions={' '.join(QUICK_START)}", "--conf", "spark.ui.enabled=false")
     entry = ROOT / "server_jobs" / "spark" / "entry.py"
     return (str(spark_home() / "bin" / "spark-submit"), *conf, *options, str(entry))
@@ -374,7 +374,7 @@ def test_a_signal_that_does_not_interrupt_what_waits_ends_it_all_the_same(number
         assert (ran.wait(timeout=EVENT_SECONDS), ran.stderr.read()) == (128 + number, "")
 
 
-# --- what Spark says, in a sentence ---
+# --- Spark's errors, in a sentence ---
 
 
 @pytest.mark.parametrize(

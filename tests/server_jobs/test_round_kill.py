@@ -1,4 +1,4 @@
-"""kill -9 of the round at every step of its work, and two rounds at once, each in a process of its own."""
+"""kill -9 of the round at every step, and two rounds at the same time, each in a separate process."""
 
 import shutil
 import subprocess
@@ -21,7 +21,7 @@ KILLED = -9
 
 
 def start(moment: str, folder: Path, store: str = "store") -> subprocess.Popen[str]:
-    """Start `fedping round` on a store below a folder, to be disturbed at a moment."""
+    """Start `fedping round` on a store below a folder, disturbed at a moment."""
     round_ = ["round", "study", "main", "--engine", "numpy", "--store", folder / store, "--landing", folder / "landing"]
     command = [sys.executable, "-m", "tests.support.disturbed_round", moment, folder, *round_]
     return forked.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -45,7 +45,7 @@ def every_visible_file_is_whole(store: Path) -> None:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Version]:
-    """A folder with a store at version 1 and pings of versions 0, 1 and 2 landed; the version 2 that comes of them."""
+    """Give a folder with a store at version 1 and landed pings of versions 0, 1 and 2, and the resulting version 2."""
     folder = tmp_path_factory.mktemp("undisturbed")
     land(folder / "landing", crowd(20, seed=1))
     store_with(folder / "store", small_study())
@@ -61,7 +61,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Version
 
 @pytest.fixture
 def ready(undisturbed: tuple[Path, Version], tmp_path: Path) -> Path:
-    """A folder with a store at version 1, and pings of versions 0, 1 and 2 landed."""
+    """Give a folder with a store at version 1, and landed pings of versions 0, 1 and 2."""
     for name in ("store", "landing"):
         shutil.copytree(undisturbed[0] / name, tmp_path / name)
     return tmp_path

@@ -1,4 +1,4 @@
-"""Metrics of rounds, where they are served and written; and the alert rules and the dashboard that name them."""
+"""Metrics of rounds, served and written; and the alert rules and dashboard that use them."""
 
 import errno
 import json
@@ -142,7 +142,7 @@ def test_a_file_that_cannot_be_written_is_told_and_the_round_counts(
 
 
 def page(tmp_path: Path) -> str:
-    """Return what ingest serves of a store in which a round has been."""
+    """Return ingest's metrics page for a store after a round."""
     ingest = ingest_app(tmp_path)
     assert ingest.ping().status_code == 200
     keep(tmp_path, "held")
@@ -330,7 +330,7 @@ def test_every_alert_leads_to_its_section_of_the_docs() -> None:
 
 
 def _with_runbooks(cases: str) -> str:
-    """Return the cases with the address of the section of each alert that they expect."""
+    """Return the test cases with the runbook address of each expected alert."""
     made = yaml.safe_load(cases)
     for case in made["tests"]:
         for check in case["alert_rule_test"]:
@@ -369,7 +369,7 @@ def health_of(tmp_path: Path) -> list[tuple[str, str, str]]:
 
 
 def check_of(tmp_path: Path) -> str | None:
-    """Return what the heartbeat says of rounds."""
+    """Return the heartbeat's message about rounds."""
     places = IngestSettings(store=tmp_path / "store", landing=tmp_path / "landing", journal=tmp_path / "journal")
     store = open_store(places.store)
     return CHECKS["rounds"](ServiceState(settings=places, store=store, catalogue=Catalogue(store)))
@@ -442,7 +442,7 @@ def test_rounds_that_fail_are_a_warning_and_after_three_a_problem(
 def test_the_heartbeat_asks_the_store_of_rounds_only_where_they_fail(
     tmp_path: Path, store: ModelStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bucket answers each request in tens of milliseconds, and the heartbeat looks at every line of all studies."""
+    """A bucket takes tens of milliseconds for each request, and the heartbeat checks every line of all studies."""
     land(tmp_path / "landing", crowd(120))
     places = IngestSettings(store=tmp_path / "store", landing=tmp_path / "landing", journal=tmp_path / "journal")
     seen = open_store(places.store)

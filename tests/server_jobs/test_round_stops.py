@@ -1,4 +1,4 @@
-"""Rounds of a line that says when its iterations, and its training, end: a real store, landed pings, the commands."""
+"""Rounds of a line with settings for the end of iterations and training: a real store, landed pings, commands."""
 
 import json
 import subprocess
@@ -39,7 +39,7 @@ def play(store: ModelStore, landing: Path, minutes: float = 0, **more: Any) -> R
 
 
 def land_loss(landing: Path, version: int, loss: float, clients: int = 3) -> None:
-    """Land a ping of each of some clients, who found this loss before they trained."""
+    """Land a ping for each of some clients, with this loss before training."""
     pings = [Ping(100 * version + i, i, version=version, loss=loss) for i in range(clients)]
     land(landing, pings, iteration=version, at_ms=FIRST_MS + version)
 
@@ -82,7 +82,7 @@ def test_training_stops_with_the_best_version_and_no_round_goes_on(tmp_path: Pat
 
 
 def test_a_stop_that_the_losses_do_not_bear_out_does_not_come_out_again(tmp_path: Path) -> None:
-    """That training was over is computed again too: it has to follow from the losses in the lineage."""
+    """The end of training is recomputed too: it must follow from the losses in the lineage."""
     rule = EarlyStop(arm="treatment", patience=2, smooth=1)
     for name, kept in (("honest", rule), ("other", EarlyStop(arm="treatment", patience=3, smooth=1))):
         store = store_with(tmp_path / name, ending_study(early_stopping=kept))

@@ -1,4 +1,4 @@
-"""RProp against equations 3 and 4 written out plainly, and the laws that follow from them."""
+"""RProp compared with a plain implementation of equations 3 and 4, and the laws that follow from them."""
 
 import math
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def spec_of(steps: Sequence[Step]) -> ModelSpec:
 
 
 def plain_rprop(settings: RProp, step: Step, updates: Sequence[float]) -> list[float]:
-    """One weight, one number at a time: eq. 4 for the step size, then eq. 3 with the update in place of -gradient."""
+    """Return one weight's steps, one update at a time: eq. 4 for the size, then eq. 3 with the update for -gradient."""
     rounding = {"none": lambda x: x, "half_even": round, "half_up": lambda x: math.floor(x + 0.5)}
     rate, previous, moves = step.start, 0.0, []
     for update in updates:
@@ -102,7 +102,7 @@ def test_only_signs_count(settings: RProp, history: tuple[list[Step], np.ndarray
 
 
 def test_the_original_study_by_hand() -> None:
-    """alpha 2, beta 0.6, first step 2, at most 3: the first step as given, then 3 (4 capped), 1.8, kept by a zero."""
+    """With alpha 2, beta 0.6, first step 2 and maximum 3, the steps are 2, 3 (4 capped) and 1.8, which a zero keeps."""
     spec = spec_of([Step(start=2, min=1, max=3)])
     moved, state = run(THESIS, spec, np.array([[5.0], [0.1], [-7.0], [0.0], [-1.0], [-1.0]]))
     assert moved.ravel().tolist() == [2.0, 3.0, -0.6 * 3, 0.0, -0.6 * 3, -3.0]
@@ -110,7 +110,7 @@ def test_the_original_study_by_hand() -> None:
 
 
 def test_tiny_updates_of_one_sign_still_agree() -> None:
-    """Their product underflows to zero, their signs do not."""
+    """Their product underflows to zero, but their signs don't."""
     moved, _ = run(THESIS, spec_of([Step(start=1, min=1, max=3)]), np.array([[1e-300], [1e-300]]))
     assert moved.ravel().tolist() == [1.0, 2.0]
 
@@ -123,7 +123,7 @@ def test_a_rounded_rate_is_stored_rounded(rounding: Any, rate: float) -> None:
 
 
 def test_a_quorum_by_hand() -> None:
-    """A twentieth follows no sign, a tenth slows down by 0.8, and what is above speeds up; the sign turns as ever."""
+    """Votes up to a twentieth have no effect, up to a tenth slow down by 0.8, and larger ones speed up or turn."""
     settings = RProp(alpha=2.0, beta=0.5, quorum=Quorum(decides=0.05, hastens=0.1, slows=0.8))
     votes = [0.05, 0.06, 0.1, 0.11, -0.04, -0.06, -0.5, 0.4]
     moved, state = run(settings, spec_of([Step(start=1, min=0.1, max=3)]), np.array(votes)[:, None])

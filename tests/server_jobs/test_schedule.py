@@ -1,4 +1,4 @@
-"""When rounds run, with a clock that the test sets; and the command, which goes on through failures and stops."""
+"""The times of rounds, with a clock that the test sets; and the command, which survives failures and stops."""
 
 import errno
 import os
@@ -43,7 +43,7 @@ MIDNIGHT = 20_000 * DAY
 
 
 class FakeClock:
-    """Time passes only while waiting, or when a round takes it; the schedule stops when its time is over."""
+    """A clock that advances only by waits and by rounds, and stops the schedule at its end."""
 
     def __init__(self, start: float, end: float) -> None:
         self.time, self.end = start, end
@@ -61,7 +61,7 @@ class FakeClock:
 def times(
     start: float, end: float, every: int, lasting: Callable[[int], float], now_first: bool = False, offset: int = 0
 ):
-    """Return when rounds began and what was told, in seconds after midnight."""
+    """Return the start times of rounds, in seconds after midnight, and the messages."""
     clock, began, told = FakeClock(MIDNIGHT + start, MIDNIGHT + end), [], []
 
     def run() -> None:
@@ -118,7 +118,7 @@ def test_an_offset_moves_every_round_and_what_is_missed() -> None:
 
 @pytest.mark.parametrize(("offset", "with_work"), [(0, 6), (28 * 60, 12)])
 def test_rounds_that_end_before_clients_fetch_all_have_something_to_do(offset: int, with_work: int) -> None:
-    """Of twelve rounds, where clients fetch on the full and half hour and a round lasts a minute."""
+    """Checks twelve rounds of one minute, with clients that fetch on the full and half hour."""
     published: list[float] = []
     clock = FakeClock(MIDNIGHT + 1, MIDNIGHT + 6 * 3600 + 1)
 
@@ -243,7 +243,7 @@ def test_the_command_goes_on_through_bad_files_and_stops_in_order(
 
 
 def children_of(pid: int) -> dict[int, str]:
-    """Return the processes below a process, with the names of their programs."""
+    """Return the descendants of a process, with the names of their programs."""
     found: dict[int, str] = {}
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         found[int(child)] = Path(f"/proc/{child}/comm").read_text().strip()

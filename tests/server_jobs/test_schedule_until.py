@@ -1,4 +1,4 @@
-"""When a schedule ends by the clock: what times can be given, and that it then does."""
+"""A schedule that ends at a time of day: the accepted times, and the end."""
 
 import time
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ HOUR = 3600
 
 @pytest.fixture
 def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An hour after UTC in winter, two in summer."""
+    """Set the time zone of Berlin: an hour ahead of UTC in winter, two in summer."""
     monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
     time.tzset()
     yield

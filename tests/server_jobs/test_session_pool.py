@@ -1,4 +1,4 @@
-"""The session of a process with many jobs: kept while it lives, replaced once it is dead; no JVM takes part here."""
+"""The Spark session of a process with many jobs: reused while alive, replaced once dead; without a real JVM."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from fedping.server_jobs.spark.session_pool import SessionPool
 
 
 class Scala:
-    """What the pool asks the context of a session's JVM."""
+    """The part of a session's JVM context that the pool uses."""
 
     def __init__(self) -> None:
         self.stopped = False
@@ -30,7 +30,7 @@ class Scala:
 
 
 class Sessions:
-    """Opens sessions of a master, and remembers them."""
+    """Opens sessions of a master, and records them."""
 
     def __init__(self, master: str) -> None:
         self.master = master

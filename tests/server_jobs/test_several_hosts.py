@@ -1,4 +1,4 @@
-"""Three ingests with one store and one landing folder, behind a real nginx, while they are restarted and killed."""
+"""Three ingests with one store and one landing folder, behind a real nginx, during restarts and kills."""
 
 import contextlib
 import http.client
@@ -27,7 +27,7 @@ CLIENTS, MOST_TRIES = 6, 2_000
 
 
 class Senders:
-    """Clients that post one document after the other, each until it is answered 200, until they are told to stop."""
+    """Clients that post documents in turn, each until it is answered with 200, until they are stopped."""
 
     def __init__(self, nginx: Nginx) -> None:
         self.answered: list[str] = []
@@ -60,13 +60,13 @@ class Senders:
         return False
 
     def some_more(self) -> None:
-        """Wait until some more were answered."""
+        """Wait until some more pings were answered."""
         before = len(self.answered)
         assert wait_until(lambda: self.refused or len(self.answered) >= before + 10)
         assert not self.refused
 
     def stop(self) -> None:
-        """Let each finish what it is at."""
+        """Stop each client after its current document."""
         self._over.set()
         for thread in self._threads:
             thread.join()
@@ -74,7 +74,7 @@ class Senders:
 
 @pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.long)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """Return what store and landing folder lie below: a shared disk, or a bucket."""
+    """Return the place of store and landing folder: a shared disk, or a bucket."""
     if request.param == "folder":
         yield tmp_path
         return

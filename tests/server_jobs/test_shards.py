@@ -1,4 +1,4 @@
-"""Rounds of any number of shards: the bits follow from that number and the files, whoever computes which shards."""
+"""Rounds with any number of shards: the bits depend only on this number and the files, not on the division of work."""
 
 import dataclasses
 import math
@@ -81,16 +81,16 @@ def aggregate(paths: Sequence[Path], rules: Rules, engine: Engine = ENGINE) -> R
 
 
 def write(folder: Path, pings: Sequence[Ping], at: int, groups: int) -> Path:
-    """Land pings as one file of so many row groups, however few they are."""
+    """Land pings as one file with a number of row groups, even if there are few pings."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(landing, "groups_for", lambda rows, shards: shards)
         return write_landed(folder, table_of(pings), at, shards=groups)
 
 
 def by_hand(files: Sequence[Sequence[Ping]], shards: int) -> tuple[list[float], list[float]]:
-    """Return the mean and the spread of usable pings of one client each: shard by shard, file by file, in plain steps.
+    """Return the mean and the spread of usable pings, one for each client, computed shard by shard and file by file.
 
-    Of files that are one row group each, and of fewer rows than a batch.
+    Each file has one row group, with fewer rows than a batch.
     """
     total = no_moments(2)
     for number in range(shards):
@@ -131,7 +131,7 @@ def test_the_sum_is_that_of_its_shards_in_their_order(seed: int, clients: int, c
 )
 @settings(deadline=None, max_examples=few_or_all(4, 60))
 def test_a_round_takes_files_of_any_layout(layouts: list[int], shards: int, tasks: int, seed: int) -> None:
-    """What counts, and how much, is the same to the bit; copies of a document in files of other layouts are dropped."""
+    """The result is the same to the bit; copies of a document in files of other layouts are dropped."""
     rng = np.random.default_rng(seed)
     sent = [dataclasses.replace(p, client=int(rng.integers(40))) for p in crowd(120, seed=seed)]
     sent += [Ping(900, 3, payload=b"?"), Ping(901, 4, None)]
@@ -193,7 +193,7 @@ def test_a_task_reads_the_row_groups_that_may_have_its_clients(
 
 
 def test_empty_row_groups_cost_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ids can be chosen: all clients of a file may be in one of thousands of row groups."""
+    """Attackers can choose ids so that all clients of a file are in one of thousands of row groups."""
     path, digests = write(tmp_path, crowd(20), 0, 4096), 0
     digest = xxhash.xxh3_64_digest
 
@@ -257,7 +257,7 @@ def test_shards_are_the_first_bits_of_an_id() -> None:
 def test_rounds_in_memory_come_to_the_bits_of_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: int, clients: int
 ) -> None:
-    """Also where a row group has several shards, or is larger than a batch."""
+    """Tested with row groups of several shards, and larger than a batch."""
     monkeypatch.setattr(landing, "GROUP_ROWS", 128)
     monkeypatch.setattr(shard, "BATCH_BYTES", 8 * M * 50)
     monkeypatch.setattr(shard, "LEAST_BATCH", 1)
@@ -322,7 +322,7 @@ def test_spark_and_numpy_agree_to_the_last_bit_on_many_shards(
 
 
 def test_the_driver_keeps_few_partials_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are made, and merged, as they are asked for: of thousands there are never many at once."""
+    """Partials are computed and merged on demand, so that few of thousands exist at the same time."""
     path = write(tmp_path, crowd(500), 0, 64)
     rules = dataclasses.replace(rules_of(128), limits=Limits(round_tails=0.025), sees=True, salt=bytes(16))
     monkeypatch.setattr(shard, "TOTALS_BYTES", 1)  # 16 of them at a time in a task
@@ -380,7 +380,7 @@ def test_an_aggregation_that_keeps_updates_keeps_as_many_in_all() -> None:
 
 
 def test_a_median_of_many_shards_keeps_no_more_than_of_sixteen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each shard has room for its own; of more than there is room for in all there are counts."""
+    """Each shard keeps its own updates; if all exceed the memory, counts are kept instead."""
     path = write(tmp_path, crowd(1200, seed=4), 0, 64)
     rules = dataclasses.replace(rules_of(256), line=line_of(2, aggregate=Median()))
     exact = aggregate([path], rules).total.own
@@ -397,7 +397,7 @@ def changed(made: Study, shards: int) -> Study:
 
 
 def test_versions_keep_the_number_that_they_were_made_with(tmp_path: Path) -> None:
-    """The number changes between rounds; each version is computed again with its own, from files of any layout."""
+    """The number changes between rounds; each version is recomputed with its own, from files of any layout."""
     made = small_study()
     store = store_with(tmp_path / "store", made)
     for n, shards in enumerate((16, 64, 256, 32)):

@@ -1,4 +1,4 @@
-"""The way to a helper over HTTP: bounded in bytes and time, and whatever comes back is a sentence or an answer."""
+"""Requests to a helper over HTTP: bounded in bytes and time; every response becomes an answer or an error message."""
 
 import socket
 from pathlib import Path

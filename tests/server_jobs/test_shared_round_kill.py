@@ -1,4 +1,4 @@
-"""kill -9 of a round of a line of shares at every step: one version, one answer, and nothing left over."""
+"""kill -9 of a two-server round at every step: one version, one answer, and nothing left over."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ def run(moment: str, folder: Path, *more: str) -> subprocess.CompletedProcess[st
 
 @pytest.fixture
 def line(tmp_path: Path) -> SharedLine:
-    """A store at version 0, pings of it, of which the helper will refuse two, and the leader's key."""
+    """Give a store at version 0, its pings, two of which the helper will reject, and the leader's key."""
     made = shared_line(tmp_path)
     store_with(tmp_path / "store", made.study)
     bad = [replace(ping, payload=bytes(8) + (ping.payload or b"")[8:]) for ping in made.crowd(2, seed=8)]
@@ -66,7 +66,7 @@ def expect_one_version(folder: Path, server: HelperServer, vectors: np.ndarray) 
 
 
 AROUND_WHAT_STAYS = ("link", "linked", "answered", "second_link", "second_linked", "deleted")
-"""Before and after the request, the answer and the version get their names, and when the pings are gone."""
+"""Moments around naming the files of request, answer and version, and after the pings are deleted."""
 
 BETWEEN = (
     *("repaired", "listed", "summed", "asked", "replace", "replaced", "aggregated", "drawn", "stepped"),
@@ -94,7 +94,7 @@ def test_a_round_of_shares_killed_anywhere_makes_one_version(
 def test_a_round_killed_before_its_request_was_sent_makes_no_second_one(
     line: SharedLine, tmp_path: Path, server: HelperServer
 ) -> None:
-    """Not even where the store would keep the first: what has landed since is not read, so it cannot be in the way."""
+    """Not even if the first would still fit: pings landed in the meantime aren't read, so they don't matter."""
     killed = run("linked", tmp_path, "--helper", server.url)
     assert killed.returncode == KILLED, killed.stderr
     request = (tmp_path / "store/private/main/asked/0.msgpack").read_bytes()

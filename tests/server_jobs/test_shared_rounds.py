@@ -1,4 +1,4 @@
-"""Rounds of lines of shares: with the helper's answer they come to what plain private rounds do, and wait for it."""
+"""Rounds of two-server lines wait for the helper's answer, and then have the results of plain private rounds."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -59,7 +59,7 @@ def round_of(store: ModelStore, landing: Path, helper: Any = None, **more: Any) 
 
 
 def begun(folder: Path, **settings: Any) -> tuple[SharedLine, ModelStore, Path]:
-    """Return a line, its store at version 0, and where 30 pings of one arm and 20 of the other have landed."""
+    """Return a line, its store at version 0, and the landing folder with 30 pings of one arm and 20 of the other."""
     line = shared_line(folder, **settings)
     store, landing = store_with(folder / "store", line.study), folder / "landing"
     land_private(landing, line.study, [*line.crowd(30), *line.crowd(20, arm="control")])
@@ -71,9 +71,9 @@ def asked_files(folder: Path) -> set[str]:
 
 
 def messy(line: SharedLine) -> tuple[list[PrivatePing], list[PrivatePing]]:
-    """Return pings of a line of shares, and the same as a plain private line has them.
+    """Return pings of a two-server line, and the same pings for a plain private line.
 
-    There are pings that count nowhere: of clients that send several, of other arms and versions, cut short.
+    Some count in neither: pings of clients that send several, of other arms and versions, and truncated ones.
     """
     shares, vectors = [], []
     for arm, n, seed in (("treatment", 70, 1), ("control", 40, 2)):
@@ -152,7 +152,7 @@ def test_a_round_of_shares_is_the_same_on_spark(tmp_path: Path, spark: "SparkSes
 
 
 def test_a_vector_in_shares_that_nobody_bounds_counts_as_it_is(tmp_path: Path) -> None:
-    """So a line's card says that it trusts its clients with the model."""
+    """Therefore a line's privacy card says that clients are trusted with the model."""
     line, store, landing = begun(tmp_path)
     huge = np.full((1, 7), 2**52, np.int64)
     land_private(landing, line.study, line.pings(huge, seed=9), at_ms=FIRST_MS + 1)
@@ -209,7 +209,7 @@ def test_a_line_waits_for_its_helper_with_one_request_and_is_charged_once(tmp_pa
 
 
 def test_other_lines_go_on_meanwhile(tmp_path: Path) -> None:
-    """A line that waits returns at once, and neither its pings nor its request are in the way of another's."""
+    """A waiting line's round returns at once, and neither its pings nor its request block another line."""
     line, store, landing = begun(tmp_path)
     other = shared_line(tmp_path, name="other", helper=line.helper)
     from fedping.server_jobs.optimize import first_versions
@@ -272,7 +272,7 @@ def test_a_client_whose_share_the_helper_refuses_is_in_neither_sum(tmp_path: Pat
 
 
 def test_documents_that_several_clients_send_count_for_none(tmp_path: Path) -> None:
-    """Whoever copies a ping neither counts twice, nor keeps the whole request from being answered."""
+    """An attacker who copies a ping neither counts twice, nor prevents the answer to the whole request."""
     line, store, landing = begun(tmp_path)
     crowd = line.crowd(30)
     copied = [replace(p, client=client(line.study, "treatment", 900_000 + i)) for i, p in enumerate(crowd[:3])]
@@ -288,7 +288,7 @@ def test_documents_that_several_clients_send_count_for_none(tmp_path: Path) -> N
 
 
 def test_an_answer_that_leaves_too_few_for_a_step_is_published_all_the_same(tmp_path: Path) -> None:
-    """Of a version a helper answers once, so a line without noise would else wait for ever."""
+    """A helper answers once for each version, so otherwise a line without noise would wait forever."""
     line = shared_line(tmp_path, min_clients=12)
     store, landing = store_with(tmp_path / "store", line.study), tmp_path / "landing"
     garbage = [replace(p, payload=bytes(8) + p.payload[8:]) for p in line.crowd(4, seed=2)]  # type: ignore[index]
@@ -301,7 +301,7 @@ def test_an_answer_that_leaves_too_few_for_a_step_is_published_all_the_same(tmp_
 
 @pytest.mark.parametrize("proofs", [False, True])
 def test_a_helper_that_leaves_out_all_clients_but_one_reads_nothing_of_that_one(tmp_path: Path, proofs: bool) -> None:
-    """It says by itself whose shares it cannot use, and what is published is a sum of the others."""
+    """The helper itself decides whose shares it can't use, and the published sum covers the others."""
     line, store, landing = begun(tmp_path, proofs=proofs)
     assert round_of(store, landing).status == "asked"
 
@@ -323,7 +323,7 @@ def test_a_helper_that_leaves_out_all_clients_but_one_reads_nothing_of_that_one(
 
 
 def of_another(of: SharedLine, **changed: Any) -> Callable[[bytes], bytes]:
-    """Return what changes an answer, and has the helper sign it."""
+    """Return a function that changes an answer, and lets the helper sign it."""
     from msgspec.structs import replace as changed_by
 
     return lambda data: signed(changed_by(read_signed(data, Answer), **changed), of.helper.key)
@@ -432,7 +432,7 @@ def test_a_request_that_the_helper_can_no_longer_take_is_put_aside_and_made_agai
 
 
 def test_a_refusal_that_still_lies_about_is_none_of_the_next_request(tmp_path: Path) -> None:
-    """A job that gives `--answer` each hour would else put aside every request before the helper sees it."""
+    """Otherwise an hourly job with `--answer` would discard every request before the helper sees it."""
     import msgspec
 
     line, store, landing = begun(tmp_path)
@@ -451,7 +451,7 @@ def test_a_refusal_that_still_lies_about_is_none_of_the_next_request(tmp_path: P
 
 
 def test_an_answer_that_was_lost_is_asked_for_again_though_the_request_was_put_aside(tmp_path: Path) -> None:
-    """The helper answers, the answer is lost, and of the helper before, restored since, the request is too old."""
+    """The helper's answer is lost, and the helper, restored from a backup since, considers the request too old."""
     line, store, landing = begun(tmp_path)
     round_of(store, landing)
     line.way.answer(line_request(tmp_path), 10**6)
@@ -492,7 +492,7 @@ def test_what_people_have_to_mend_is_waited_for(tmp_path: Path, reason: str) -> 
     assert result.sentence.endswith(f"it rejects the request ({reason}: because it likes to)")
     told = store.helper_request("private", "main").told(0)
     assert told is not None
-    counts = reason == "too_many"  # its sentence says how many clients there are, which pages do not tell
+    counts = reason == "too_many"  # its sentence has the number of clients, which pages don't show
     assert told.why == f"it rejects the request ({reason}{'' if counts else ': because it likes to'})"
     assert round_of(store, landing, line.way).status == "published"
     assert store.helper_request("private", "main").told(0) is None
@@ -580,7 +580,7 @@ def test_more_clients_than_a_helper_takes_are_said_to_be_too_many(
 
 @pytest.mark.parametrize("reason", ["too_few", "too_old", "from_the_future", "repeated", "answered"])
 def test_what_gives_a_request_up_the_helper_has_to_sign(tmp_path: Path, reason: str) -> None:
-    """Else somebody in between could swallow answers and have one request after the other put aside."""
+    """With unsigned rejections, an attacker in between could drop answers and have every request discarded."""
     line, store, landing = begun(tmp_path)
     another = make_helper(tmp_path / "another")
     for way in (Refusing(reason), Refusing(reason, another)):

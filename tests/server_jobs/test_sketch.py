@@ -1,4 +1,4 @@
-"""Medians of more updates than fit: what bins know of a number, and that the bits depend on nothing."""
+"""Medians of more updates than fit in memory: the bins' precision, and bits independent of the division of work."""
 
 from pathlib import Path
 from typing import Any

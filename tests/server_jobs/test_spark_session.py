@@ -1,4 +1,4 @@
-"""A real session: what it computes, what it leaves (nothing), and what it survives."""
+"""A real session: its results, a clean end, and the failures that it survives."""
 
 import os
 import re
@@ -30,14 +30,14 @@ ZONE = "spark.sql.session.timeZone"
 
 
 def row_counts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Count the rows of the Parquet files whose paths come in: how a round reads its pings."""
+    """Count the rows of the Parquet files with the given paths, as a round reads its pings."""
     for batch in batches:
         for path in batch.column(0).to_pylist():
             yield pa.RecordBatch.from_pydict({"rows": [pq.ParquetFile(path).metadata.num_rows]})
 
 
 def where_from(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Say from where a worker imports our code."""
+    """Yield the path from which a worker imports fedping."""
     import fedping.server_jobs.spark.session
 
     for batch in batches:
@@ -54,7 +54,7 @@ def parquet_files(folder: Path, sizes: list[int]) -> list[str]:
 
 @pytest.fixture
 def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """A mark that the processes of a session in this process inherit; what a killed one leaves is in our folder."""
+    """Give a mark that a session's processes inherit; a killed session's files are in the test's folder."""
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "local"))
     made = new_mark()
     for name, value in made.items():
@@ -234,7 +234,7 @@ except KeyboardInterrupt:
 
 @pytest.fixture
 def slow_job(tmp_path: Path, mark: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """A process that runs a job of ten minutes, and makes the file `running` when a worker is at it."""
+    """Start a process that runs a job of ten minutes, and creates the file `running` when a worker has begun it."""
     script = tmp_path / "job.py"
     script.write_text(SLOW_JOB)
     job = subprocess.Popen(
@@ -378,7 +378,7 @@ def test_an_archive_is_made_once_used_and_never_needed(tmp_path: Path, monkeypat
     path.chmod(0o644)
     with open(path, "r+b") as file:
         file.truncate(path.stat().st_size // 2)
-    assert str(path) not in maps_of_the_jvm()  # and it ran nevertheless
+    assert str(path) not in maps_of_the_jvm()  # and it still ran
     monkeypatch.setenv("FEDPING_SPARK_ARCHIVE", "off")
     assert current_archive(java, home) is None
 
@@ -400,7 +400,7 @@ def test_executors_of_a_cluster_run_the_shipped_code(
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     monkeypatch.delenv("PYTHONPATH", raising=False)
     monkeypatch.setenv("PYSPARK_PYTHON", str(python_without_our_packages(tmp_path)))
-    monkeypatch.setattr(row_counts, "__module__", "__main__")  # so that they travel as code: no worker has these tests
+    monkeypatch.setattr(row_counts, "__module__", "__main__")  # sent as code: no worker has these tests
     monkeypatch.setattr(where_from, "__module__", "__main__")
     paths = parquet_files(tmp_path / "data", [3, 5, 7, 11])
     with spark_session(SparkSettings(master=cluster.master, conf=QUICK_EXECUTORS)) as session:
@@ -412,7 +412,7 @@ def test_executors_of_a_cluster_run_the_shipped_code(
 
 
 def python_without_our_packages(folder: Path) -> Path:
-    """Return an interpreter with the third-party packages and without ours, even where those are installed editable."""
+    """Return an interpreter with the third-party packages and without fedping, even if it is installed as editable."""
     site = next(path for path in sys.path if path.endswith("site-packages"))
     bare = folder / "site"
     bare.mkdir()

@@ -1,4 +1,4 @@
-"""spark-submit.sh: its command line, what it passes on to Spark, and a real round through it, here and on a cluster."""
+"""spark-submit.sh: its command line, its arguments for Spark, and a real round through it, here and on a cluster."""
 
 import json
 import os
@@ -215,7 +215,7 @@ def test_options_of_the_environment_that_are_no_words_are_refused(
 def run_with_a_spark_that_notes(
     folder: Path, argv: list[str], environment: dict[str, str] | None = None
 ) -> tuple[subprocess.CompletedProcess[str], list[str]]:
-    """Run the script with a SPARK_HOME whose spark-submit writes its arguments down and exits with 7."""
+    """Run the script with a SPARK_HOME whose spark-submit records its arguments and exits with 7."""
     program = folder / "spark" / "bin" / "spark-submit"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\nfor word do printf '%s\\0' \"$word\"; done >'{folder}/words'\nexit 7\n")
@@ -233,7 +233,7 @@ def run_script(
 
 
 def archive_if_made() -> dict[str, str]:
-    """Return what keeps the script from making an archive, where there is none for it to use."""
+    """Return variables that keep the script from making an archive, if there is none to use."""
     return {} if current_archive(find_java(), spark_home()) else {"FEDPING_SPARK_ARCHIVE": "off"}
 
 
@@ -285,7 +285,7 @@ def test_a_python_that_is_none_or_lacks_spark_is_told_in_a_sentence(tmp_path: Pa
 
 @pytest.fixture(scope="module")
 def landed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a store, pings of its version 0, and the version 1 that NumPy makes of them."""
+    """Give a folder with a store, pings of its version 0, and version 1 by the NumPy engine."""
     folder = tmp_path_factory.mktemp("landed")
     store_with(folder / "store", small_study())
     for at, clients in enumerate((40, 60)):
@@ -307,7 +307,7 @@ def weights_of_version_1(store: Path) -> tuple[float, ...]:
 
 
 def a_path_without_java(folder: Path) -> Path:
-    """Return a folder with the tools that Spark's shell scripts use, and no Java."""
+    """Return a folder with the tools of Spark's shell scripts, and no Java."""
     tools = folder / "bin"
     tools.mkdir()
     for tool in (

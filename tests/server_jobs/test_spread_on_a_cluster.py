@@ -1,4 +1,4 @@
-"""Simulations on a real standalone cluster, whose executors have nothing but what is sent to them, and are killed."""
+"""Simulations on a real standalone cluster, whose executors have only the code sent to them, and are killed."""
 
 import json
 import os
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 
 def executors(cluster: Cluster) -> dict[int, str]:
-    """Return the JVMs of the executors that live, and their command lines."""
+    """Return the JVMs of running executors, with their command lines."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -33,7 +33,7 @@ def executors(cluster: Cluster) -> dict[int, str]:
 
 
 def start(cluster: Cluster, folder: Path, words: list[str]) -> "subprocess.Popen[bytes]":
-    """Start a command on the cluster; what it says is in the file ``said``."""
+    """Start a command on the cluster, with its output in the file ``said``."""
     options = [word for key, value in QUICK_EXECUTORS.items() for word in ("--conf", f"{key}='{value}'")]
     made = os.environ | new_mark() | {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
     made |= {"PYSPARK_SUBMIT_ARGS": " ".join([*options, "pyspark-shell"]), "PYSPARK_PYTHON": sys.executable}

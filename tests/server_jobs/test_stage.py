@@ -1,4 +1,4 @@
-"""The stage of a line: who gets a version first, and what becomes of it, by what is heard of them."""
+"""The stage of a line: the clients that get a version first, and its promotion or withdrawal by their reports."""
 
 import os
 import signal
@@ -58,7 +58,7 @@ def gets_it_first(client: int, iteration: int, share: float = SHARE) -> bool:
 
 
 def pings_of(version: int, staged: int, *, tried: float, stayed: float, clients: int = CLIENTS) -> list[Ping]:
-    """Return a ping of each client: of the staged version where it gets that first, with one loss or the other."""
+    """Return a ping for each client, with the loss ``tried`` on the staged version or ``stayed`` on the old one."""
     found = []
     for each in crowd(clients, seed=staged, version=version, first_document=10_000 * (staged + 1)):
         first = gets_it_first(each.client, staged)
@@ -77,7 +77,7 @@ def land_stage(landing: Path, version: int, staged: int, at: int, **losses: floa
 
 @pytest.fixture
 def staged(tmp_path: Path) -> ModelStore:
-    """A store whose version 1 is staged; pings below tmp_path."""
+    """Give a store with staged version 1, and pings below tmp_path."""
     store = store_with(tmp_path / "store", staging())
     land(tmp_path, crowd(CLIENTS, seed=0), iteration=0)
     assert play(store, tmp_path).status == "staged"
@@ -436,7 +436,7 @@ def test_a_guard_that_is_disabled_stages_nothing(tmp_path: Path) -> None:
 
 
 def killed_at(write: int, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a round in a process that is killed by SIGKILL at that write to the store, in the middle of it."""
+    """Run a round in a process that is killed by SIGKILL at a write to the store."""
     command = [sys.executable, "-m", "tests.support.killed_round", str(write), str(folder)]
     return subprocess.run(
         command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
@@ -444,7 +444,7 @@ def killed_at(write: int, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def kills(folder: Path) -> Iterator[int]:
-    """Run a round again and again, each time killed one write later, and yield the writes at which it was."""
+    """Repeat a round, killed one write later each time, and yield the writes at which it was killed."""
     for write in range(1, 100):
         done = killed_at(write, folder)
         if done.returncode == 0:

@@ -1,4 +1,4 @@
-"""How long an iteration is, when training is over, and which version is then kept: the pure part."""
+"""The length of an iteration, the end of training, and the version that is then kept: the pure functions."""
 
 import math
 
@@ -112,7 +112,7 @@ def test_a_rise_ends_it_at_once() -> None:
 
 
 def by_all_of_them(values: list[Loss], rule: EarlyStop) -> tuple[bool, int]:
-    """The rule as it is told: over all versions since the count began."""
+    """Apply the rule as documented, over all versions since the count began."""
     means = smoothed([one.value for one in values], rule.smooth)
     best = min(range(len(means)), key=lambda at: (means[at], at))
     risen = rule.rise is not None and means[-1] - means[best] > rule.rise * abs(means[best])

@@ -1,4 +1,4 @@
-"""Rounds, ingest and the commands over a store in a bucket: as in a folder, and through faults and kills."""
+"""Rounds, ingest and commands over a store in a bucket: as in a folder, also with faults and kills."""
 
 import json
 import os
@@ -48,7 +48,7 @@ ODD_NAMES = ("study/", "study//x", "../study", "a//b", "study/../study", ".", ".
 
 @pytest.fixture(params=["s3"])
 def bucket(request: pytest.FixtureRequest, object_servers: Callable[[str], str]) -> Iterator[Bucket]:
-    """Make a bucket of S3, or of each service in a test of all (:data:`of_each_service`)."""
+    """Make an S3 bucket, or one of each service in tests of all (:data:`of_each_service`)."""
     with bucket_of(object_servers(request.param), request.param) as made:
         yield made
 
@@ -85,7 +85,7 @@ def digests(store: ModelStore) -> list[str]:
 
 
 def in_a_folder(tmp_path: Path, landing: Path) -> list[str]:
-    """Return the digests of the versions that the same rounds make in a folder."""
+    """Return the digests of the same rounds' versions in a folder."""
     store = store_with(tmp_path / "folder", small_study())
     rounds(store, landing, NumpyEngine())
     assert len(digests(store)) == ROUNDS + 1
@@ -210,7 +210,7 @@ def test_a_copy_that_would_lose_versions_is_refused(
 
 def test_a_copy_that_is_brought_up_to_date_carries_nothing_twice(tmp_path: Path, bucket: Bucket) -> None:
     home, away = store_with(tmp_path / "home", small_study()), open_store(place_of(f"{bucket.url}/a"), create=True)
-    (tmp_path / "home" / "study" / "main" / "README").mkdir()  # of somebody's
+    (tmp_path / "home" / "study" / "main" / "README").mkdir()  # a user's own folder
     for _ in range(5):
         home.publish(after(home.head("study", "main")))
     copy_study(home, away, "study")
@@ -260,7 +260,7 @@ run_round(store, Path(sys.argv[2]), "study", "main", NumpyEngine(), options)
 @pytest.mark.thorough
 @pytest.mark.timeout(3600)
 def test_kills_and_faults_at_once_lose_no_version_and_make_none_twice(tmp_path: Path, bucket: Bucket) -> None:
-    """Each round is killed at some of its writes, while one request in ten fails, and then run again."""
+    """Each round is killed at some of its writes, while one request in ten fails, and then repeated."""
     landing, draws = landed(tmp_path / "landing"), random.Random(18)
     made = in_a_folder(tmp_path, landing)
     kills = 0
@@ -320,9 +320,9 @@ def test_ingest_serves_a_bucket_and_takes_pings_while_it_is_away(tmp_path: Path,
 def test_nobody_waits_for_a_bucket_that_is_away(
     kind: str, tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clients are served what was seen, load balancers are answered, pings land, and the heartbeat fails.
+    """Clients get the last known documents, load balancers get answers, pings land, and the heartbeat fails.
 
-    A request to the bucket itself is tried for longer than any client here waits.
+    Requests to the bucket itself are retried for longer than any client here waits.
     """
     monkeypatch.setenv(PATIENCE_VARIABLE, "300")
     place = place_of(bucket.url)
@@ -483,7 +483,7 @@ def test_a_page_says_that_the_bucket_is_away(tmp_path: Path, bucket: Bucket, mon
 def test_the_guide_can_be_typed(
     tmp_path: Path, bucket: Bucket, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All commands of docs/object-stores.md, in their order, in a folder with the shipped experiments."""
+    """Runs all commands of docs/object-stores.md in order, in a folder with the shipped experiments."""
     guide = (ROOT / "docs" / "object-stores.md").read_text()
     typed = [line for block in re.findall(r"^```sh\n(.*?)^```$", guide, re.M | re.S) for line in block.splitlines()]
     write_landed(partition(tmp_path / "landing", "demo", "main", 0), landed_table(5, 1), 1)

@@ -1,4 +1,4 @@
-"""Who takes part, and how versions do on held-out rows: what clients say is believed within bounds, and once."""
+"""Participants, and evaluation on held-out rows: clients' claims count within bounds, and once."""
 
 import math
 import tracemalloc
@@ -69,7 +69,7 @@ ROWS = (100, 300, 900)
 def test_the_noise_of_a_mean_is_that_of_the_institutions_of_its_version(
     tmp_path: Path, study: Study, votes: tuple[int, ...], moved: float
 ) -> None:
-    """By hand: z of the budget of ε = 3 over 50 versions of so many steps, on each number of a sum of rows."""
+    """By hand: z for a budget of ε = 3 over 50 versions with a number of steps, on each number of a sum of rows."""
     said = [Said(client=k, arm="hospitals", version=2, examples=n) for k, n in enumerate(ROWS)]
     others = [Said(client=7, arm="hospitals", version=1), Said(client=8, arm="held-out", version=2)]
     land(tmp_path, study, *said, *others)
@@ -202,7 +202,7 @@ def test_who_holds_no_version_tells_of_none(tmp_path: Path) -> None:
 
 
 def test_many_clients_that_tell_of_many_classes_take_little_memory(tmp_path: Path) -> None:
-    """As many numbers as pings may have, all of them large, of 2,000 clients: as Python's own they take 70 MB."""
+    """2,000 clients send the maximum of numbers, all large; as Python objects they would take 70 MB."""
     study = study_of(limits=Limits(loss=(0, 10)))
     spec = replace(study.lines[0].spec, settings={"features": 9, "classes": 32})
     study = replace(study, lines=(replace(study.lines[0], spec=spec),))

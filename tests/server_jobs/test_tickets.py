@@ -1,4 +1,4 @@
-"""Who cannot show the product's word for a client id is not counted, whatever ids it invents."""
+"""Clients without the product's ticket for their id aren't counted, for any invented ids."""
 
 import json
 import subprocess
@@ -86,7 +86,7 @@ def test_a_study_that_asks_for_none_takes_pings_with_and_without(ingest: IngestA
 
 
 def test_invented_ids_have_no_effect(ingest: IngestApp, keys: Path) -> None:
-    """As many invented clients as honest ones, in one batch; what lands is the honest ones, without their tickets."""
+    """One batch has as many invented clients as honest ones; only honest pings land, without their tickets."""
     (key,) = read_keys(keys)
     honest = [uuid.uuid4() for _ in range(20)]
     stolen = ticket(key, "members", honest[0], SOON)
@@ -184,7 +184,7 @@ def test_no_text_but_a_ticket_is_one(text: str) -> None:
 
 
 def test_nothing_but_the_standard_library_is_needed_to_make_tickets() -> None:
-    """A product makes them in its own service, which has no NumPy."""
+    """A product makes tickets in its own service, which has no NumPy."""
     code = "import sys, fedping.protocol.tickets; print('numpy' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"
@@ -192,7 +192,7 @@ def test_nothing_but_the_standard_library_is_needed_to_make_tickets() -> None:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IngestServer]:
-    """An ingest of two new studies that ask for tickets, of interactions and of model updates."""
+    """Run an ingest with two new studies that require tickets, of interactions and of model updates."""
     folder = tmp_path_factory.mktemp("tickets")
     (folder / "keys").write_text(keys_text(with_new_key((), "k")))
     store = open_store(folder / "store", create=True)

@@ -1,4 +1,4 @@
-"""A round whose pings lead to weights that no client could read publishes nothing, says why, and is no dead end."""
+"""A round whose weights no client could read publishes nothing and says why; later rounds recover."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
-"""Two versions of fedping at once, over one store and one landing folder: no ping is lost, and none counts twice.
+"""Two versions of fedping at the same time, over one store and one landing folder: no ping is lost or counted twice.
 
-The older ones are commits of this repository, from before stores in buckets, settings that change, logs in JSON and
-metrics of rounds; `tests/server_jobs/test_written_by_older.py` guards a part of this without the history.
+The older ones are commits of this repository, from before stores in buckets, changing settings, JSON logs and metrics
+of rounds; `tests/server_jobs/test_written_by_older.py` tests a part of this without the history.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from tests.support.rounds import WHEN, store_with
 
 OLDER = {
     "numbers": "757cb5b452e840d13cd931bd299ebd2fbe20feee",  # the first whose segments say the format of their pings
-    "shares": "9ac16698c5c0551bad42ae3f7c2f2aeef1e0fc1a",  # a day later, after the lines of shares
+    "shares": "9ac16698c5c0551bad42ae3f7c2f2aeef1e0fc1a",  # a day later, after two-server lines were added
 }
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
@@ -46,11 +46,11 @@ def older(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 class Senders:
-    """Clients that send each document until it is answered 200, to whichever host, and now and then once more.
+    """Clients that send each document to any host until it is answered with 200, and sometimes once more.
 
     Args:
-        hosts: those that may answer; which run at a moment is somebody else's to decide.
-        version: of the model that the pings say they know.
+        hosts: the hosts that may answer; the test decides which run at a moment.
+        version: the model version that the pings name.
     """
 
     def __init__(self, hosts: list[IngestServer], version: int) -> None:
@@ -92,7 +92,7 @@ class Senders:
         return False
 
     def some_more(self) -> None:
-        """Wait until some more were answered."""
+        """Wait until some more pings were answered."""
         before = len(self.answered)
         assert wait_until(lambda: self.refused or len(self.answered) >= before + 15)
         assert not self.refused
@@ -115,26 +115,26 @@ def sending(hosts: list[IngestServer], version: int) -> Iterator[Senders]:
 
 
 class Place:
-    """A store, a landing folder and hosts with journals of their own, on which either program runs."""
+    """A store, a landing folder, and hosts with separate journals, on which either program runs."""
 
     def __init__(self, folder: Path, older: Older) -> None:
         self.store, self.landing = folder / "store", folder / "landing"
         self.older, self._folder = older, folder
 
     def host(self, name: str, *, older: bool) -> IngestServer:
-        """Return a host's ingest, not started yet; its journal is that of the host, whichever program runs."""
+        """Return a host's ingest, not started yet; both programs use the host's journal."""
         journal = str(self._folder / f"journal-{name}")
         program = self.older.folder if older else ROOT
         return IngestServer(self.store, self.landing, "--workers", "1", "--journal", journal, cwd=program)
 
     def typed(self, *words: object, older: bool) -> subprocess.CompletedProcess[str]:
-        """Run a command of either program."""
+        """Run a command of one of the programs."""
         command = [sys.executable, "-m", "fedping", *map(str, words), "--store", str(self.store)]
         program = self.older.folder if older else ROOT
         return subprocess.run(command, cwd=program, capture_output=True, encoding="utf-8")
 
     def round(self, *, older: bool) -> dict[str, int]:
-        """Have a program make a round, and return what became of the pings."""
+        """Run a round of one of the programs, and return the outcomes of the pings."""
         done = self.typed("round", STUDY, "--engine", "numpy", "--landing", self.landing, "--json", older=older)
         assert done.returncode == 0, done.stdout + done.stderr
         made = json.loads(done.stdout)
@@ -143,7 +143,7 @@ class Place:
         return counts
 
     def has_counted_each_once(self, senders: Senders, version: int, counts: dict[str, int]) -> None:
-        """Look that what was answered has landed, and counted once however often it has."""
+        """Check that all answered pings have landed, and count once even if they landed repeatedly."""
         landed = landed_ids(self.landing, version)
         assert set(senders.answered) <= set(landed)
         assert counts["used"] == len(set(landed))
@@ -173,10 +173,10 @@ def test_an_upgrade_host_by_host_and_back_loses_nothing_and_counts_nothing_twice
             start(new["a"])  # old and new side by side
             senders.some_more()
             old["b"].kill()
-            start(new["b"])  # which finds what the older one has accepted and not landed
+            start(new["b"])  # it finds the older one's accepted pings that haven't landed
             senders.some_more()
             new["b"].kill()
-            start(old["b"])  # back, and this finds what the new one has accepted
+            start(old["b"])  # back, and it finds the new one's accepted pings
             senders.some_more()
             assert old["b"].stop() == 0
             start(new["b"])

@@ -1,4 +1,4 @@
-"""A ping counts in the arm that its client belongs to, and in no other: at the edge, and in the round."""
+"""A ping counts only in its client's arm: at the edge, and in the round."""
 
 import json
 import uuid
@@ -22,7 +22,7 @@ PATH = f"/submit/{HASHED.name}/frecency-update/1"
 
 
 def clients_of(study: Study, arm: str | None, n: int, *, seed: int = 0) -> list[str]:
-    """Return ids of clients that belong to an arm, or to none."""
+    """Return the ids of clients of an arm, or of none."""
     rng = np.random.default_rng(seed)
     found: list[str] = []
     while len(found) < n:
@@ -71,7 +71,7 @@ def test_who_deals_arms_elsewhere_is_believed(ingest: IngestApp) -> None:
 
 
 def test_a_round_leaves_strangers_out_and_says_so(tmp_path: Path) -> None:
-    """A file that did not come through ingest; half of a crowd of 200 belongs to another arm."""
+    """The file bypassed ingest; half of its 200 clients belong to another arm."""
     study = replace(small_study(min_clients=2), enrolment="hash")
     store, pings = store_with(tmp_path / "store", study), crowd(200)
     belongs = [enrol(study, str(uuid.UUID(bytes=id_of("client", p.client)))) == study.arms[0] for p in pings]

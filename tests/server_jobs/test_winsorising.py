@@ -1,4 +1,4 @@
-"""What one client claims of its loss moves no decision: not the guard, the guardrail, early stopping or health."""
+"""One client's claimed loss changes no decision of the guard, the guardrail, early stopping or the health checks."""
 
 import dataclasses
 import math
@@ -47,7 +47,7 @@ def test_it_is_the_winsorised_mean_up_to_the_width_of_a_bin(found: list[float], 
     ordered = np.sort(np.array(found).astype(np.float32).astype(np.float64))
     cut = beyond(len(ordered), tails)
     k, part = math.floor(cut), cut % 1
-    inside = np.pad(ordered, 1, mode="edge")[1:]  # of one or two clients there is no second
+    inside = np.pad(ordered, 1, mode="edge")[1:]  # one or two clients have no second
     low = ordered[k] + part * (inside[k + 1] - ordered[k])
     high = ordered[-k - 1] + part * (ordered[max(-k - 2, -len(ordered))] - ordered[-k - 1])
     plain = np.clip(ordered, low, high).mean()
@@ -71,7 +71,7 @@ def test_where_nothing_is_beyond_and_ranks_are_whole_it_is_exact() -> None:
 def test_as_many_clients_as_are_cut_off_move_it_by_a_bounded_part_of_the_honest_spread(
     honest: list[float], claims: list[float], others: list[float], tails: float
 ) -> None:
-    """Whatever h of n claim, it lies within the honest values left, and moves by (2 k + h)/n of these, k rounded up."""
+    """For any h of n claims, it stays within the honest values left, and moves by (2 k + h)/n of them, k rounded up."""
     n, h = len(honest) + len(claims), len(claims)
     cut, most = math.floor(beyond(n, tails)), math.ceil(beyond(n, tails))
     if h > cut:
@@ -141,7 +141,7 @@ def play(store: ModelStore, landing: Path) -> RoundResult:
 
 
 def land_losses(landing: Path, n: int, treated: float, control: float, *claims: Ping) -> None:
-    """Land a round of honest clients, half of whom have the loss of their arm and half a fifth more, and of others."""
+    """Land a round of honest clients, half with their arm's loss and half with a fifth more, and given claims."""
     pings = [
         Ping(p.document, p.client, p.update, version=n, loss=treated * (1 + 0.2 * (p.client % 2)))
         for p in crowd(HONEST, seed=n)
@@ -207,7 +207,7 @@ def test_one_claim_in_the_control_hides_no_fall(tmp_path: Path, limits: Limits, 
 def test_claims_do_not_end_training(tmp_path: Path, limits: Limits, last: str) -> None:
     rule = EarlyStop(arm="treatment", patience=2, smooth=1)
     store = store_with(tmp_path / "store", study_with(limits, early_stopping=rule))
-    for n in range(3):  # it falls from version to version, and somebody says that it rises
+    for n in range(3):  # the loss falls from version to version, but one client claims that it rises
         land_losses(tmp_path, n, 0.9 - 0.1 * n, 1.0, *([liar(n, "treatment")] if n else []))
         result = play(store, tmp_path)
     assert result.status == last
@@ -215,7 +215,7 @@ def test_claims_do_not_end_training(tmp_path: Path, limits: Limits, last: str) -
 
 
 def test_examples_that_one_client_claims_do_not_make_a_loss_count(tmp_path: Path) -> None:
-    """Of five clients one has sent a hundred pings: that is 104 examples to the mean."""
+    """One of five clients has sent a hundred pings, which gives the mean 104 examples."""
     pings = [Ping(i, i, loss=1.0) for i in range(4)] + [Ping(100 + i, 77, loss=9.0) for i in range(100)]
     store = store_with(tmp_path / "store", study_with(NEW))
     land(tmp_path, pings)
@@ -276,10 +276,10 @@ def test_what_is_just_on_the_guardrail_exceeds_it_by_chance_at_most_once_in_a_th
 
 @pytest.mark.parametrize(("clients", "zeros"), [(60, 0.8), (200, 0.97), (2000, 0.93)])
 def test_losses_of_a_model_that_learns_nothing_raise_no_alarm(clients: int, zeros: float) -> None:
-    """Most losses are 0 and the others scatter over two powers of ten, in both arms alike; 300 rounds, night and day.
+    """In both arms, most losses are 0 and the others scatter over two powers of ten; 300 rounds, night and day.
 
-    By plain means such a line falls below a guardrail of 1.1 in every twentieth round, and by these in one of 1,700: 19
-    times in 32,000 rounds of 20 to 2,000 clients, in which the guard's figure never stood out.
+    With plain means such a line fails a guardrail of 1.1 in every twentieth round, with winsorised ones in one of
+    1,700: 19 times in 32,000 rounds of 20 to 2,000 clients, in which the guard never raised an alarm.
     """
     rng, study, kept = np.random.default_rng(clients), study_with(NEW), GuardState()
     guard, falls = Guard(floors=True, guardrail=Guardrail()), 0

@@ -1,10 +1,10 @@
-"""What an older ingest has accepted and not landed, and what it has landed, the present one takes over.
+"""The current ingest takes over an older one's accepted and landed pings.
 
-Each folder below `written_by_older` is as fedping left it then; never write one anew. Its ingest had landed six pings,
-had rolled a segment of four more and a repetition of an earlier one, and was killed while it wrote the next, which has
-four and two repetitions. `answered.json` are the documents that were answered 200.
+Each folder below `written_by_older` is as fedping left it at the time; never rewrite one. Its ingest had landed six
+pings, had rolled a segment of four more and a duplicate of an earlier one, and was killed while writing the next,
+which has four and two duplicates. `answered.json` has the documents that were answered with 200.
 
-`before_numbers` is from before the names of segments had the format of their pings; `with_numbers` is from after.
+`before_numbers` is from before segments' names contained the format of their pings; `with_numbers` is from after.
 `test_version_skew.py` runs the older programs themselves.
 """
 
@@ -30,7 +30,7 @@ KEPT = Path(__file__).parent / "written_by_older"
 
 
 def clients_of(landing: Path) -> dict[str, str]:
-    """Return who sent each landed document."""
+    """Return the client of each landed document."""
     batches = (
         batch
         for file in open_landing(landing).all_files()
@@ -54,7 +54,7 @@ def test_a_journal_of_an_older_ingest_lands_and_each_of_its_pings_counts_once(ke
         assert (status["missing"], status["quarantined"], status["pending"]) == (0, 0, 0)
         assert set(landed_ids(landing)) == set(answered)
         clients = clients_of(landing)
-        for document in (answered[0], answered[-1]):  # whose answer was lost, and which is sent again
+        for document in (answered[0], answered[-1]):  # sent again, because the answer was lost
             connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=240)
             body = json.dumps({**ping_json(2), "clientId": clients[document]})
             connection.request(

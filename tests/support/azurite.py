@@ -1,4 +1,4 @@
-"""Azure Blob Storage on this machine: Microsoft's azurite, of npm, run by node.
+"""Azure Blob Storage on this machine: Microsoft's azurite from npm, run by Node.
 
     python -m tests.support.azurite     install it where tests look for it
 
@@ -23,29 +23,29 @@ from typing import Any
 from urllib.parse import urlencode
 
 VERSION = "3.35.0"
-"""The last that node 20 runs."""
+"""The last version that Node 20 runs."""
 
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-"""Microsoft's own, printed in its documentation: of everybody who tries Azure on a machine of theirs."""
+"""The public key of azurite's test account, printed in Microsoft's documentation."""
 
 _HOPS = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length"})
 
 
 def folder() -> Path:
-    """Return where azurite is, or is to be, installed."""
+    """Return the folder in which azurite is or will be installed."""
     cache = os.environ.get("FEDPING_TESTS_CACHE") or Path.home() / ".cache" / "fedping-tests"
     return Path(cache) / f"azurite-{VERSION}"
 
 
 def program() -> Path | None:
-    """Return azurite's program for blobs; None where it is not installed."""
+    """Return azurite's program for blobs; None if it isn't installed."""
     found = folder() / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
     return found if found.is_file() else None
 
 
 def install(npm: str) -> None:
-    """Install azurite by npm; what came of it is told by :func:`program`. It runs no script of any package."""
+    """Install azurite by npm, without running packages' scripts; :func:`program` shows whether it worked."""
     print(f"Installing for the tests: azurite {VERSION}, some 190 MB.", flush=True)
     unfinished = folder().with_name(f"{folder().name}.{os.getpid()}")
     command = [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier"]
@@ -65,7 +65,7 @@ def install(npm: str) -> None:
 
 @contextlib.contextmanager
 def azurite(node: str, blobs: str) -> Iterator[str]:
-    """Run azurite, which keeps everything in memory; yield its address."""
+    """Run azurite with all data in memory; yield its address."""
     command = [node, blobs, "--inMemoryPersistence", "--blobPort", "0", "--disableTelemetry", "--silent"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -79,7 +79,7 @@ def azurite(node: str, blobs: str) -> Iterator[str]:
 
 
 def account_sas(until: datetime, rights: str = "rwdlac") -> str:
-    """Return a token for the account, as people are given who are not given its key."""
+    """Return a token for the account, as given to users without its key."""
     fields = {"sv": "2021-08-06", "ss": "b", "srt": "sco", "sp": rights, "se": until.strftime("%Y-%m-%dT%H:%M:%SZ")}
     signed = [ACCOUNT, rights, "b", "sco", "", fields["se"], "", "", fields["sv"], "", ""]
     signature = hmac.new(base64.b64decode(KEY), "\n".join(signed).encode(), hashlib.sha256).digest()
@@ -90,7 +90,7 @@ ALWAYS = account_sas(datetime(2099, 1, 1, tzinfo=UTC))
 
 
 class Forwarding:
-    """A WSGI application that hands each request on to another server, byte for byte."""
+    """A WSGI application that forwards each request to another server, byte for byte."""
 
     def __init__(self, upstream: str) -> None:
         self._host = upstream.removeprefix("http://")
@@ -102,7 +102,7 @@ class Forwarding:
         self._own.connection = connection
         try:
             answer = self._asked(connection, environ, body)
-        except (http.client.BadStatusLine, ConnectionError):  # it had lain idle for too long
+        except (http.client.BadStatusLine, ConnectionError):  # the connection was idle for too long
             connection.close()
             answer = self._asked(connection, environ, body)
         data = answer.read()

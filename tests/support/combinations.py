@@ -1,8 +1,8 @@
-"""A grid of studies and of laboratory files whose parts go together or not, and the verdict on each of them.
+"""A grid of valid and invalid combinations of settings of studies and laboratory files, with a verdict on each.
 
-A base is what is accepted as it is. Each base is combined with every deviation, and with some pairs and triples of
-deviations of different settings. Whether a pair or a triple is in the grid is a draw from the names of its deviations,
-so another deviation adds combinations and leaves all others. ``tests/protocol/verdicts.json`` has the verdicts.
+A base is accepted without changes. Each base is combined with every deviation, and with some pairs and triples of
+deviations of different settings. A draw from the deviations' names decides whether a pair or triple is in the grid,
+so a new deviation adds combinations and leaves all others unchanged. ``tests/protocol/verdicts.json`` has the verdicts.
 """
 
 import hashlib
@@ -32,14 +32,14 @@ PAIRS = 0.15
 """The share of all pairs of deviations in the grid."""
 
 TRIPLES = 0.06
-"""The share of the triples a, b, c in the grid, of those whose pairs a, b and b, c are in it."""
+"""The share in the grid of those triples a, b, c whose pairs a, b and b, c are in it."""
 
 
 class Deviation(NamedTuple):
     """A setting that differs from the base.
 
     Attributes:
-        axis: the setting; a combination has one deviation of each at most.
+        axis: the setting; a combination has at most one deviation for each.
         changes: the new value by place, such as "lines.0.upload".
     """
 
@@ -48,7 +48,7 @@ class Deviation(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The deviation in words, which differ from those of all others."""
+        """The unique name of the deviation, in words."""
         return f"{self.axis}: {json.dumps(self.changes, sort_keys=True)}"
 
 
@@ -313,7 +313,7 @@ def _study_deviations() -> Iterator[Deviation]:
 
 
 def study_bases() -> dict[str, dict[str, Any]]:
-    """Return the tables of studies that are accepted, by name."""
+    """Return the tables of accepted studies, by name."""
     arms = [
         {"name": "control", "share": 0.4, "line": "main"},
         {"name": "treatment", "share": 0.4, "line": "main", "applies": True, "submits": True},
@@ -399,7 +399,7 @@ def _file_deviations() -> Iterator[Deviation]:
 
 
 def file_bases() -> dict[str, dict[str, Any]]:
-    """Return the tables of laboratory files that are accepted, by name."""
+    """Return the tables of accepted laboratory files, by name."""
     model, data = {"name": "logistic-regression"}, {"name": "breast-cancer"}
     plain = {"rounds": 5, "model": model, "data": data, "training": GRADIENT}
     local = {**plain, "training": LOCAL}
@@ -420,7 +420,7 @@ def _places(changes: Mapping[str, Any]) -> Iterator[tuple[list[str], Any]]:
 
 
 def changed(base: dict[str, Any], deviations: Sequence[Deviation]) -> dict[str, Any]:
-    """Return the tables of a base with deviations; those of whole tables come first."""
+    """Return the tables of a base with deviations; deviations of whole tables are applied first."""
     tables = deepcopy(base)
     given = sorted((each for one in deviations for each in _places(one.changes)), key=lambda each: len(each[0]))
     for path, value in given:
@@ -440,13 +440,13 @@ def changed(base: dict[str, Any], deviations: Sequence[Deviation]) -> dict[str, 
 
 
 def combinations_of(names: Iterable[str], label: str) -> Iterator[tuple[str, ...]]:
-    """Yield no deviation, every single one, and the pairs and triples in the grid of a base, by name.
+    """Yield the combinations of deviations in the grid of a base, by name: none, single ones, pairs and triples.
 
-    Those of more names have all combinations of fewer names among them.
+    With more names, all combinations of fewer names are still included.
 
     Args:
-        names: of the deviations, which begin with their axis.
-        label: of the base.
+        names: the names of the deviations, which begin with their axis.
+        label: the base's label.
     """
     ordered = sorted(names)
     yield ()
@@ -469,7 +469,7 @@ def _axis(name: str) -> str:
 
 
 def _draw(*words: str) -> float:
-    """Return a number in [0, 1) that follows from words."""
+    """Return a number in [0, 1) derived from words."""
     return int.from_bytes(hashlib.blake2b("\n".join(words).encode(), digest_size=6).digest()) / 2**48
 
 
@@ -488,7 +488,7 @@ def bases_of(kind: str) -> dict[str, dict[str, Any]]:
 
 
 def sentences(label: str, tables: dict[str, Any]) -> tuple[str, ...]:
-    """Return the verdict on tables: "accepted" with the advice, or by what it is refused; sentence by sentence."""
+    """Return the sentences of the verdict on tables: "accepted" with the advice, or the reasons of the rejection."""
     return _of_study(tables) if label.startswith("study") else _of_file(tables)
 
 
@@ -512,7 +512,7 @@ def _of_study(tables: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _protection(pipeline: Any) -> str:
-    """Return in words how a new study protects a line."""
+    """Return a description of a new study's protection of a line."""
     clip, optimizer = pipeline.clip, pipeline.optimizer
     units = f" in {clip.units}s" if isinstance(clip, ClipByQuantile) else ""
     quorum = isinstance(optimizer, RProp) and optimizer.quorum is not None
@@ -532,6 +532,6 @@ _NAMES = {"main", "second", "s", "a", "c", "control", "treatment", "mine", "grid
 
 
 def keys_of(sentence: str) -> str:
-    """Return the settings and tables that a sentence names, without names that a file chose, in order."""
+    """Return the settings and tables that a sentence names, in order, without names chosen by a file."""
     found = {quoted or table for quoted, table in _KEY.findall(sentence)} - _NAMES
     return " ".join(sorted(found)) or sentence.partition(" ")[0]

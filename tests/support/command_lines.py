@@ -1,4 +1,4 @@
-"""Whether fedping would take a command line, found without running it."""
+"""Checks whether fedping accepts a command line, without running it."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,7 +8,7 @@ from fedping.main import cli
 
 
 def refused(words: Sequence[str]) -> str:
-    """Return why fedping would refuse some words, their values included; an empty text if it would not."""
+    """Return the reason why fedping rejects some words, including their values; an empty text if it accepts them."""
     command: click.Command = cli
     left = list(words)
     try:
@@ -26,7 +26,7 @@ def refused(words: Sequence[str]) -> str:
 
 
 def value_of(words: Iterable[str], option: str) -> str | None:
-    """Return what an option is given, as ``--option=value`` or in the next word; None where it is not there."""
+    """Return an option's value, given as ``--option=value`` or in the next word; None without the option."""
     listed = list(words)
     for at, word in enumerate(listed):
         if word.startswith(f"{option}="):

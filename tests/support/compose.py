@@ -1,4 +1,4 @@
-"""A compose file, read as compose reads it, and its services run as processes of this machine."""
+"""Reads a compose file as compose does, and runs its services as processes of this machine."""
 
 import contextlib
 import json
@@ -21,12 +21,12 @@ from tests.support.processes import PATIENCE, wait_until
 Service = dict[str, Any]
 
 _MOTO = ["python", "-m", "moto.server", "-H", "127.0.0.1"]
-"""What moto's image runs, at all addresses of its container."""
+"""Command of moto's image, which listens at all addresses of its container."""
 
 _PROGRAMS = {"fedping": [sys.executable, "-m", "fedping"], "python": [sys.executable]}
 
 _KEPT = ("PATH", "HOME", "JAVA_HOME", "LANG")
-"""Variables of this machine that a process here cannot do without."""
+"""Environment variables of this machine that processes need."""
 
 
 def services(file: Path) -> dict[str, Service]:
@@ -36,12 +36,12 @@ def services(file: Path) -> dict[str, Service]:
 
 
 def mounts(service: Service) -> dict[str, str]:
-    """Return what is mounted in a service, by its path there."""
+    """Return the mounts of a service, by their path in the container."""
     return {target: source for source, target in (each.split(":")[:2] for each in service.get("volumes", ()))}
 
 
 def filled_in(service: Service, said: Mapping[str, str]) -> Service:
-    """Return a service with the variables of its ``${NAME:-default}``; it has no other ``$``."""
+    """Return a service with its ``${NAME:-default}`` replaced by variables; it has no other ``$``."""
     text = re.sub(r"\$\{(\w+):-([^}]*)\}", lambda found: said.get(found[1]) or found[2], json.dumps(service))
     assert "$" not in text, "what compose would take for a variable"
     made: Service = json.loads(text)
@@ -49,18 +49,18 @@ def filled_in(service: Service, said: Mapping[str, str]) -> Service:
 
 
 def waits_for(service: Service) -> dict[str, str]:
-    """Return the services that one waits for, and until what."""
+    """Return the services that a service waits for, with the conditions."""
     return {name: how["condition"] for name, how in service.get("depends_on", {}).items()}
 
 
 class Composed:
-    """The services of a compose file as processes: their commands, with ports and folders of this machine for theirs.
+    """The services of a compose file as processes: their commands, with ports and folders of this machine.
 
     Args:
         file: the compose file.
-        folder: where volumes are, and what the services say.
-        said: the variables that the file asks for, where they are not to be its defaults.
-        instead: further words of commands, and what takes their place here.
+        folder: the folder of the volumes and the services' output.
+        said: values for the file's variables, in place of its defaults.
+        instead: more words of commands, with their replacements here.
     """
 
     def __init__(self, file: Path, folder: Path, said: Mapping[str, str], instead: Mapping[str, str]) -> None:
@@ -72,10 +72,10 @@ class Composed:
             for name, service in self.services.items()
         }
 
-    # --- what they come to here ---
+    # --- commands on this machine ---
 
     def words(self, name: str, said: Sequence[str]) -> list[str]:
-        """Return a command in the place of a service as this machine runs it."""
+        """Return a command in a service's container, as this machine runs it."""
         here = [self._here(name, word) for word in said]
         return [*_PROGRAMS.get(here[0], here[:1]), *here[1:]]
 
@@ -83,13 +83,13 @@ class Composed:
         """Return a service's own command as this machine runs it."""
         service = self.services[name]
         if "build" in service:
-            entrypoint = image(service["build"]["target"]).entrypoint[-1:]  # without what reaps and passes signals on
+            entrypoint = image(service["build"]["target"]).entrypoint[-1:]  # without the init program
         else:
             entrypoint = service.get("entrypoint") or (_MOTO if "moto" in service["image"] else [])
         return self.words(name, [*entrypoint, *service["command"]])
 
     def environment(self, name: str) -> dict[str, str]:
-        """Return the variables of a service: those of its image, and its own."""
+        """Return the environment variables of a service: its image's and its own."""
         service = self.services[name]
         of_image = image(service["build"]["target"]).environment if "build" in service else {}
         said = {each: value for each, value in of_image.items() if each.startswith("FEDPING_")}
@@ -114,7 +114,7 @@ class Composed:
     # --- running them ---
 
     def up(self, names: Collection[str]) -> None:
-        """Start services, each after those that it waits for, and those first."""
+        """Start services, each after its dependencies, which are started too."""
         for name in names:
             if name not in self._running:
                 for other, until in waits_for(self.services[name]).items():
@@ -140,7 +140,7 @@ class Composed:
             )
 
     def is_well(self, name: str) -> bool:
-        """Return whether a service's health check goes well; the service has to be there."""
+        """Return whether a service's health check succeeds; the service must be running."""
         assert self._running[name].poll() is None, self.said(name)
         service = self.services[name]
         check = (
@@ -152,7 +152,7 @@ class Composed:
         return asked.returncode == 0
 
     def execute(self, name: str, said: Sequence[str]) -> str:
-        """Run a command in the place of a service that runs, and return what it says."""
+        """Run a command in a running service's container, and return its output."""
         ran = subprocess.run(
             self.words(name, said), env=self.environment(name), cwd=self._folder, capture_output=True, text=True,
             timeout=PATIENCE,
@@ -161,7 +161,7 @@ class Composed:
         return ran.stdout
 
     def down(self, but: str) -> dict[str, int]:
-        """Stop all services but one, each before those that it waits for, and return their exit codes."""
+        """Stop all services except one, each before its dependencies, and return their exit codes."""
         codes = {}
         for name in [name for name in reversed(self._running) if name != but]:
             process = self._running.pop(name)
@@ -170,13 +170,13 @@ class Composed:
         return codes
 
     def kill(self) -> None:
-        """Leave no process behind."""
+        """Kill all processes."""
         for process in self._running.values():
             process.kill()
             process.wait()
 
     def said(self, name: str) -> str:
-        """Return what a service has written to its output."""
+        """Return the output of a service."""
         return self._log(name).read_text(errors="replace")
 
     def _log(self, name: str) -> Path:
@@ -187,7 +187,7 @@ class Composed:
 def composed(
     file: Path, folder: Path, said: Mapping[str, str] | None = None, instead: Mapping[str, str] | None = None
 ) -> Iterator[Composed]:
-    """Give a compose file's services, see :class:`Composed`, and leave none running at the end."""
+    """Give a compose file's services as :class:`Composed`, and leave none running at the end."""
     made = Composed(file, folder, said or {}, instead or {})
     try:
         yield made

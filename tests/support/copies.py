@@ -1,4 +1,4 @@
-"""A copy of the program in a folder of its own, to be changed and then run from outside."""
+"""Copies the program into a separate folder, where tests change and run it."""
 
 import shutil
 from pathlib import Path
@@ -9,7 +9,7 @@ ROOMS = ("protocol", "model_store", "server_jobs", "client_sim", "analysis", "ex
 
 
 def copied_program(folder: Path, *, tests: bool = False) -> Path:
-    """Copy the program, with what tests share if asked to, and return the folder."""
+    """Copy the program, and on request the tests' support code; return the folder."""
     for room in (*ROOMS, "browser"):
         ignored = shutil.ignore_patterns("__pycache__", "node_modules")
         shutil.copytree(ROOT / room, folder / room, symlinks=True, ignore=ignored)
@@ -19,5 +19,5 @@ def copied_program(folder: Path, *, tests: bool = False) -> Path:
 
 
 def outside(copy: Path) -> dict[str, Any]:
-    """Return what lets a process import a copy, and nothing of this one: its folder and its environment."""
+    """Return the working folder and environment with which a process imports a copy, and nothing of this checkout."""
     return {"cwd": copy.parent, "env": {"PYTHONPATH": str(copy), "PATH": "/usr/bin:/bin"}}

@@ -1,4 +1,4 @@
-"""The dashboard as tests see it: over folders of their own, without a server or behind a real one."""
+"""The dashboard application for tests, over their own folders and without a server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedping.dashboard.settings import DashboardSettings
 
 
 def dashboard_settings(folder: Path, **changes: Any) -> DashboardSettings:
-    """Return settings with everything below ``folder``."""
+    """Return settings with all folders below ``folder``."""
     places: dict[str, Any] = {
         "store": folder / "store",
         "landing": folder / "landing",
@@ -29,11 +29,11 @@ def dashboard_application(folder: Path, **changes: Any) -> Flask:
 
 
 def dashboard_client(folder: Path, **changes: Any) -> FlaskClient:
-    """Return a visitor of the application over ``folder``."""
+    """Return a test client of the application over ``folder``."""
     return dashboard_application(folder, **changes).test_client()
 
 
 def csrf_token(client: FlaskClient, page: str) -> str:
-    """Return the token that ``page`` holds for its scripts and forms."""
+    """Return the CSRF token that ``page`` contains for its scripts and forms."""
     text = client.get(page, headers={"Accept": "text/html"}).get_data(as_text=True)
     return text.partition('name="csrf-token" content="')[2].partition('"')[0]

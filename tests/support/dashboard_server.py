@@ -1,4 +1,4 @@
-"""A real `fedping dashboard`, or `fedping ingest --dashboard`, in processes of its own, that leaves none behind."""
+"""A real `fedping dashboard`, or `fedping ingest --dashboard`, in separate processes that all end with it."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ from tests.support.processes import left_over, new_mark, wait_until
 
 @dataclass
 class DashboardServer:
-    """A dashboard that runs: where, by which process, what it said, and the mark of all its processes."""
+    """A running dashboard: its address, first process and output, and the mark of all its processes."""
 
     url: str
     process: subprocess.Popen[bytes]
@@ -30,22 +30,22 @@ class DashboardServer:
         return requests.get(self.url + path, timeout=240, **how)  # type: ignore[arg-type]
 
     def is_up(self) -> bool:
-        """Return whether it answers."""
+        """Return whether the dashboard answers."""
         assert self.process.poll() is None, self.said.read_text()
         with contextlib.suppress(requests.ConnectionError):
             return self.get("/static/css/base.css").ok
         return False
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Stop its first process and return the exit code; no process may be left, runs apart."""
+        """Stop the first process and return its exit code; check that no process is left, except runs."""
         self.process.send_signal(number)
         return self.process.wait(30)
 
 
 def start_dashboard(said: Path, *arguments: str, port: int | None = None, cwd: Path = ROOT) -> DashboardServer:
-    """Start ``fedping dashboard``, or what ``arguments`` say, and return when it answers.
+    """Start ``fedping dashboard``, or the command in ``arguments``, and return when it answers.
 
-    It has no token unless they say something of who may reach it.
+    It has no token unless the arguments say who may reach it.
     """
     mark, port = new_mark(), port or free_port()
     of_access = {"--host", "--token-file", "--team"}.intersection(arguments)
@@ -67,7 +67,7 @@ def start_dashboard(said: Path, *arguments: str, port: int | None = None, cwd: P
 
 @contextlib.contextmanager
 def running_dashboard(folder: Path, *options: str, cwd: Path = ROOT) -> Iterator[DashboardServer]:
-    """Run ``fedping dashboard`` over ``folder`` (store, landing, runs); nothing of it may be left at the end."""
+    """Run ``fedping dashboard`` over ``folder`` (store, landing, runs); check that no process is left at the end."""
     places = [f"--{name}={folder / name}" for name in ("store", "landing", "runs")]
     server = start_dashboard(folder / "dashboard.log", *places, *options, cwd=cwd)
     ended = 0

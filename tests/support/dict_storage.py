@@ -1,4 +1,4 @@
-"""A storage that fedping does not have, a dict: all it takes is the methods of ``Storage``."""
+"""A custom storage in a dict, which implements only the methods of ``Storage``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Open:
 
 
 class DictStorage:
-    """Files by their addresses, which storages at other places may share."""
+    """Files by their addresses, which several storages may share."""
 
     far = True
 
@@ -37,7 +37,7 @@ class DictStorage:
         return str(child(self.place, key) if key else self.place)
 
     def _ways(self, folder: str) -> list[tuple[str, str, str]]:
-        """Return all that is below a folder, each parted at its first '/' as by ``str.partition``."""
+        """Return all names below a folder, each split at its first '/' into head and rest."""
         start = f"{self._name(folder)}/"
         return [name.removeprefix(start).partition("/") for name in self.kept if name.startswith(start)]
 
@@ -102,4 +102,4 @@ class DictStorage:
         self.kept.pop(self._name(key), None)
 
     def check_conditional_writes(self) -> None:
-        """Writing is never prevented."""
+        """Always succeed: conditional writes work here."""

@@ -1,11 +1,11 @@
-"""A process that runs a fedping command and kills itself, or waits for another, at a named moment of its round.
+"""A process that runs a fedping command, and kills itself or waits for another process at a named moment of its round.
 
     python -m tests.support.disturbed_round MOMENT WAIT_FOLDER ARGUMENT...
 
-MOMENT is a step of the round (it is killed right after it); `link`, `linked`: before and after a version's file gets
-its name; `second_link`, `second_linked`: that of the version after it; `replace`, `replaced`: before and after the
-first public file gets its name; or `wait`: before a version's file gets its name, it says in WAIT_FOLDER that it is
-there, and goes on when there is a file `go`.
+MOMENT is a step of the round (the process is killed right after it); `link`, `linked`: before and after a version's
+file gets its name; `second_link`, `second_linked`: the same for the next version's file; `replace`, `replaced`:
+before and after the first public file gets its name; or `wait`: before a version's file gets its name, the process
+writes a file into WAIT_FOLDER, and continues when there is a file `go`.
 """
 
 import os
@@ -22,7 +22,7 @@ import fedping.commands.round
 from fedping.main import main
 
 PASSED_OVER = (".probe-", "/.published/", "/.attempts/")
-"""Files that publish nothing: of the check whether anything can be published, and notes beside the pings."""
+"""Files that publish nothing: of the check whether publishing works, and notes next to the pings."""
 
 
 def die() -> None:
@@ -30,7 +30,7 @@ def die() -> None:
 
 
 def around(name: str, before: Callable[[], None], after: Callable[[], None], *, first: int = 1) -> None:
-    """Do something before and after a function of `os`, from its so-manieth call on."""
+    """Call functions before and after a function of `os`, from its ``first``-th call on."""
     real, left = getattr(os, name), first
 
     def call(*args: Any) -> None:

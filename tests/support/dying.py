@@ -1,4 +1,4 @@
-"""A process that ends at one of its writes to the disk."""
+"""Simulates a process that dies at one of its writes to the disk."""
 
 import os
 from collections.abc import Callable
@@ -9,17 +9,17 @@ import pytest
 
 
 class _Killed(BaseException):
-    """A process that ends between two writes."""
+    """Stands for the death of a process between two writes."""
 
 
 class Dying:
-    """Ends a process at its n-th write to the disk, before or after it."""
+    """Ends the simulated process before or after its n-th write to the disk."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.monkeypatch = monkeypatch
 
     def run(self, at: int, after: bool, command: Callable[[], object]) -> bool:
-        """Return whether the command came to its end before."""
+        """Run a command that dies at a write; return whether it finished before."""
         writes = iter(range(10_000))
 
         def write(real: Callable[..., Any], *given: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Update vectors and checks that every encoding of updates is tested with."""
+"""Update vectors and checks for the tests of all update encodings."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ STEP = Step(start=1, min=1, max=1)
 
 
 def _examples() -> Iterator[UploadLink]:
-    """Yield the examples in the files of all registered links."""
+    """Yield the example settings from the modules of all registered links."""
     for module in dict.fromkeys(link.__module__ for link in get_args(UploadLink)):
         yield from getattr(sys.modules[module], "EXAMPLES", ())
 
 
 EXAMPLES: tuple[UploadLink, ...] = tuple(_examples())
-"""The settings that the files of links have for tests, in the order of registration."""
+"""The example settings of all links, in the order of registration."""
 
 
 def _encoded() -> Iterator[Upload]:
-    """Yield the examples that make payloads alone, and the first of each that may follow a mask behind one."""
+    """Yield the examples of encoding links; for each link that may follow a mask, also its first example after one."""
     behind_a_mask = set()
     for link in EXAMPLES:
         if "encodes" not in traits_of(link) or isinstance(link, Dense):
@@ -49,7 +49,7 @@ def _encoded() -> Iterator[Upload]:
 
 
 ENCODED: dict[str, Upload] = {in_words(upload): upload for upload in _encoded()}
-"""Lists of links that make payloads, in words."""
+"""Lists of links that encode updates, by their description."""
 
 
 def spec_of(m: int) -> ModelSpec:
@@ -64,12 +64,12 @@ def both_ends(upload: Upload, spec: ModelSpec) -> tuple[Sending, Receiving]:
 
 
 def keys_of(count: int, seed: int = 1) -> NDArray[np.uint64]:
-    """Return so many random keys."""
+    """Return a number of random keys."""
     return child_keys(root_key(seed), np.arange(count))
 
 
 def sent_and_read(upload: Upload, updates: NDArray[Any], seed: int = 1, spec: ModelSpec | None = None) -> NDArray[Any]:
-    """Return updates of shape (k, m) as the server reads them from payloads, all of which it can read."""
+    """Return updates of shape (k, m) as the server reads them from their payloads, all readable."""
     m = updates.shape[1]
     client, server = both_ends(upload, spec or spec_of(m))
     assert client.encode is not None
@@ -99,7 +99,7 @@ def one_outlier() -> NDArray[np.float64]:
 
 @cache
 def frecency_updates() -> NDArray[np.float64]:
-    """Return updates of 22 weights that made users' browsers compute, of those users that have any, shape (k, 22)."""
+    """Return updates of 22 weights by simulated users' browsers, shape (k, 22), without users that send none."""
     clients, model = np.arange(40), learner_for(model_spec("frecency-2018"))
     sample = SyntheticPopulation(model_for("frecency-2018"), PopulationSettings(), seed=1).sample(clients, 0)
     data = SearchData(sample.pages, sample.searches, sample.client, len(clients))
@@ -115,8 +115,8 @@ def assert_unbiased(
 ) -> None:
     """Check the mean of 20,000 encodings of an update, weight by weight, within four standard errors.
 
-    These follow from the variance of a weight, shape (m,), where it is given: so rare an event that no draw has it
-    does not show in theirs.
+    The errors are computed from the weights' variance, shape (m,), if given: the sample's variance misses events too
+    rare for any draw.
     """
     draws = encoded_and_decoded(np.tile(update, (20_000, 1))).astype(np.float64)
     if variance is None:
@@ -126,7 +126,7 @@ def assert_unbiased(
 
 
 def assert_refused_alike(server: Receiving, payload: bytes | None, m: int) -> None:
-    """Check that neither a round nor ingest, which looks at one payload, takes it; a good one beside it is read."""
+    """Check that a round and ingest both reject a payload, and that a valid one in the same batch is read."""
     values, ok = server.decode(pa.array([payload], pa.binary()), m)
     assert not ok[0]
     assert not values.any()

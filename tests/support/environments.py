@@ -1,4 +1,4 @@
-"""Python environments with some of the packages that are installed here, and fedping from the checkout or a wheel."""
+"""Python environments with a selection of this environment's packages, and fedping from the checkout or a wheel."""
 
 import re
 import shutil
@@ -15,7 +15,7 @@ PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 
 
 def closure(requirements: Iterable[str]) -> dict[str, Distribution]:
-    """Return the installed distributions that some requirements come to, with all that those need in turn."""
+    """Return the installed distributions of some requirements, with all their dependencies."""
     found: dict[str, Distribution] = {}
     waiting = [Requirement(text) for text in requirements]
     seen: set[str] = set()
@@ -36,13 +36,13 @@ def closure(requirements: Iterable[str]) -> dict[str, Distribution]:
 
 
 def megabytes(distributions: Iterable[Distribution]) -> float:
-    """Return how much some distributions have on disk, in MB, compiled files left out."""
+    """Return the size of distributions on disk in MB, without compiled files."""
     sizes = (file.stat().st_size for dist in distributions for file in _files(dist) if file.is_file())
     return sum(sizes) / 1e6
 
 
 def _files(distribution: Distribution) -> Iterable[Path]:
-    """Return the files of a distribution; of one that an old pip has installed by its setup.py, all of its packages."""
+    """Return the files of a distribution; if an old pip installed it by setup.py, all files of its packages."""
     if distribution.read_text("RECORD") is not None:
         return (Path(str(distribution.locate_file(file))) for file in distribution.files or ())
     packages = (distribution.read_text("top_level.txt") or "").split()
@@ -52,9 +52,9 @@ def _files(distribution: Distribution) -> Iterable[Path]:
 
 
 def environment(folder: Path, requirements: Iterable[str]) -> tuple[Path, Path]:
-    """Make a virtual environment without pip that has what the requirements come to; return its Python and packages.
+    """Make a virtual environment without pip, with the requirements' packages; return its Python and its packages.
 
-    The packages are links to those here: nothing is downloaded.
+    The packages are links to this environment's; nothing is downloaded.
     """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     (site,) = folder.glob("lib/python*/site-packages")
@@ -65,7 +65,7 @@ def environment(folder: Path, requirements: Iterable[str]) -> tuple[Path, Path]:
 
 
 def built_wheel(folder: Path, checkout: Path = ROOT) -> Path:
-    """Build the wheel of a checkout by the setuptools that is installed here, without an index."""
+    """Build the wheel of a checkout with the installed setuptools, without a package index."""
     source = folder / "source"
     kept = shutil.ignore_patterns(".*", "build", "dist", "__pycache__", "*.egg-info", "demo-out")
     shutil.copytree(checkout, source, ignore=kept, symlinks=True)
@@ -77,13 +77,13 @@ def built_wheel(folder: Path, checkout: Path = ROOT) -> Path:
 
 
 def install_wheel(python: Path, wheel: Path) -> None:
-    """Install a wheel into an environment, without anything that it needs."""
+    """Install a wheel into an environment, without its dependencies."""
     command = [*PIP, "--python", str(python), "install", "--no-index", "--no-deps", "--ignore-installed", str(wheel)]
     subprocess.run(command, check=True, capture_output=True)
 
 
 def installed_wheel(folder: Path, checkout: Path = ROOT) -> Path:
-    """Return the Python of a new environment with a wheel, and with this one's other packages, not downloaded."""
+    """Return the Python of a new environment with a wheel and, without downloads, this environment's other packages."""
     python, _ = environment(folder / "venv", ())
     share_packages(folder / "venv")
     install_wheel(python, built_wheel(folder, checkout))
@@ -91,8 +91,8 @@ def installed_wheel(folder: Path, checkout: Path = ROOT) -> Path:
 
 
 def share_packages(venv: Path) -> None:
-    """Let a virtual environment find the packages of this one, apart from fedping."""
+    """Let a virtual environment find this environment's packages, except fedping."""
     (site,) = venv.glob("lib/python*/site-packages")
-    # In a folder that a path file names, path files are not read; one of them may install this checkout.
+    # Path files in a folder named by a path file aren't read; one of them may install this checkout.
     others = [path for path in sys.path if path.endswith("site-packages")]
     (site / "others.pth").write_text("\n".join(others) + "\n")

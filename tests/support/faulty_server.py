@@ -1,4 +1,4 @@
-"""A real HTTP server that gives a study and models as ingest does, and fails in the ways that a test plans."""
+"""A real HTTP server that serves a study and models like ingest, and fails as a test plans."""
 
 import contextlib
 import hashlib
@@ -20,7 +20,7 @@ from tests.support.fleets import document
 
 @dataclass(frozen=True)
 class Answer:
-    """What to answer. ``lands`` says whether the ping counts as taken, ``drop`` where the connection breaks."""
+    """A planned answer. ``lands`` is whether the ping counts as accepted, ``drop`` where the connection breaks."""
 
     status: int = 200
     body: bytes = b'{"status":"ok"}'
@@ -35,11 +35,11 @@ ANSWER_LOST = Answer(lands=True, drop="before")
 CUT_SHORT = Answer(lands=True, drop="within")
 
 Plan = Callable[[UUID, int], Answer]
-"""Returns the answer to a document's attempt of that number, from 0."""
+"""Function that returns the answer to a document's attempt, numbered from 0."""
 
 
 def refusal(status: int, reason: str | None = None, **headers: str) -> Answer:
-    """Return an answer that takes nothing, with a reason as ingest gives it, and headers (``Retry_After="1"``)."""
+    """Return a rejecting answer, with a reason in ingest's form and headers (``Retry_After="1"``)."""
     body = b"" if reason is None else json.dumps({"error": reason}).encode()
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return Answer(status, body, named, lands=False)
@@ -47,7 +47,7 @@ def refusal(status: int, reason: str | None = None, **headers: str) -> Answer:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One POST that arrived whole; ``port`` is the client's, of its connection."""
+    """One POST that arrived completely; ``port`` is the client's end of the connection."""
 
     path: str
     document_id: UUID
@@ -57,7 +57,7 @@ class Attempt:
 
 
 class FaultyServer:
-    """What the server is told, and what it saw. ``meet`` requests wait for each other, once, before any is answered."""
+    """The server's plan and received requests. Once, ``meet`` requests wait for each other before any is answered."""
 
     def __init__(self, study: Study) -> None:
         self.study = study
@@ -89,7 +89,7 @@ class FaultyServer:
             self.files[name] = msgspec.json.encode(document(self.study, line.name, iteration))
 
     def bodies(self) -> dict[UUID, bytes]:
-        """Return what was posted, by document; no two bodies of one document may differ."""
+        """Return the posted bodies by document; check that all bodies of a document are equal."""
         found: dict[UUID, bytes] = {}
         for attempt in self.attempts:
             assert found.setdefault(attempt.document_id, attempt.body) == attempt.body
@@ -170,7 +170,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of clients that left: some tests interrupt them."""
+        """Ignore disconnected clients: some tests interrupt them."""
 
 
 @contextlib.contextmanager

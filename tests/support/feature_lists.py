@@ -1,4 +1,4 @@
-"""Specs with features of all kinds, and lists of items for them, drawn by hypothesis."""
+"""Specs with features of all kinds, and lists of items for them, drawn by Hypothesis."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _rising = st.lists(st.integers(-20, 60), min_size=2, max_size=4, unique=True).ma
 
 @st.composite
 def features(draw: st.DrawFn, name: str, on: str = "item") -> Feature:
-    """Draw a feature of any kind but a cross; of one field where ``on`` is ``query``."""
+    """Draw a feature of any kind except a cross; if ``on`` is ``query``, it reads one field."""
     kinds = ("number", "flag", "category", "hashed", "bucket", "spline", "counts")
     kind = draw(st.sampled_from(kinds if on == "query" else (*kinds, "equal", "product")))
     field = {"field": draw(st.sampled_from(FIELDS)), "on": on}
@@ -81,7 +81,7 @@ def features(draw: st.DrawFn, name: str, on: str = "item") -> Feature:
 
 @st.composite
 def specs(draw: st.DrawFn, gradient: str = "analytic") -> ModelSpec:
-    """Draw a spec of some features, with every loss, with or without places and a hidden layer."""
+    """Draw a spec with some features and any loss, with or without places and a hidden layer."""
     own = [draw(features(f"f{number}")) for number in range(draw(st.integers(1, 4)))]
     if draw(st.booleans()):
         asked = draw(features("q", "query"))
@@ -102,7 +102,7 @@ def specs(draw: st.DrawFn, gradient: str = "analytic") -> ModelSpec:
 
 @st.composite
 def lists(draw: st.DrawFn) -> Shown:
-    """Draw a list of one to five items, which may lack fields, with a choice or none."""
+    """Draw a list of one to five items, which may lack fields, with or without a choice."""
     items = draw(st.lists(rows, min_size=1, max_size=5))
     return Shown(
         items=items,

@@ -1,4 +1,4 @@
-"""A study with every sort of arm, versions of its lines, and a transport that answers as planned."""
+"""A study with every kind of arm, versions of its lines, and a transport that answers as planned."""
 
 import asyncio
 from collections import Counter
@@ -40,7 +40,7 @@ RETRY = Outcome(Delivery.RETRY, "HTTP 503")
 REJECTED = Outcome(Delivery.REJECTED, "400 no")
 
 Plan = Callable[[UUID, int], Outcome]
-"""Returns the outcome of a document's attempt of that number, from 0."""
+"""Function that returns the outcome of a document's attempt, numbered from 0."""
 
 
 def fleet_study() -> Study:
@@ -63,7 +63,7 @@ def fleet_study() -> Study:
 
 
 def document(study: Study | PublicStudy, line: str, iteration: int) -> ModelDocument:
-    """Return version ``iteration`` of a line; every version ranks differently."""
+    """Return version ``iteration`` of a line; each version ranks differently."""
     spec = next(each.spec for each in study.lines if each.name == line)
     weights = np.array(spec.start) * np.linspace(1, 1 + iteration, spec.m)
     return ModelDocument(
@@ -80,7 +80,7 @@ def document(study: Study | PublicStudy, line: str, iteration: int) -> ModelDocu
 
 @dataclass(frozen=True)
 class Sent:
-    """One attempt: when by the loop's clock, which document, its bytes."""
+    """One attempt: the time by the loop's clock, the document and its bytes."""
 
     at: float
     document_id: UUID
@@ -88,7 +88,7 @@ class Sent:
 
 
 class PlannedTransport:
-    """A transport that takes ``takes`` seconds a request and answers as planned; ``version`` is the newest."""
+    """A transport that answers as planned after ``takes`` seconds; ``version`` is the newest version."""
 
     def __init__(self, study: Study | None = None, plan: Plan = lambda document, attempt: ACCEPTED) -> None:
         self.study = public_study(study or fleet_study())
@@ -146,7 +146,7 @@ async def iterate(fleet: Fleet, iterations: int = 1) -> list[IterationSummary]:
 
 
 class PingSeen(msgspec.Struct, rename="camel"):
-    """A ping's JSON, nothing of it validated."""
+    """A ping's JSON, not validated."""
 
     client_id: UUID
     payload: dict[str, Any]
@@ -161,12 +161,12 @@ class PingSeen(msgspec.Struct, rename="camel"):
 
 
 def seen(bodies: Sequence[bytes]) -> list[PingSeen]:
-    """Decode pings without the help of their definition."""
+    """Decode pings without fedping's own definition."""
     return [msgspec.json.decode(body, type=PingSeen) for body in bodies]
 
 
 def joined(transport: PlannedTransport, population: PopulationSettings = ONE_SEARCH, **options: Any) -> Fleet:
-    """Return a fleet; to be used in the loop that awaits it."""
+    """Return a fleet, to use in the event loop that awaits it."""
     chosen = FleetSettings(**{"clients": 200, "seed": 3, **options})
     return Fleet(transport, transport.study, chosen, made_users(chosen.seed, population))
 

@@ -1,8 +1,8 @@
-"""A process that has imported what fedping's commands import, and forks a child for each command that tests start.
+"""A process with fedping's commands imported, which forks a child for each command that tests start.
 
-`tests.support.forked` starts it with one end of a socket, and sends it what to run; it ends with that socket. It has
-one thread, and nothing of pytest. A child is what `python -m MODULE` or `python -c CODE` would be, in a session of its
-own.
+`tests.support.forked` starts it with one end of a socket, and sends commands over it; the process ends with the
+socket. It has one thread, and imports nothing of pytest. A child behaves like `python -m MODULE` or `python -c CODE`,
+in a new session.
 """
 
 import array
@@ -33,16 +33,16 @@ IMPORTED = (
     *("fedping.server_jobs.forking_server", "fedping.dashboard", "flask", "uvloop", "granian", "requests"),
     *("numpy", "pyarrow.parquet", "pyarrow.dataset"),
 )
-"""None of these starts a thread or a JVM when it is imported."""
+"""Modules that the process imports; none starts a thread or a JVM on import."""
 
 DIES_WITH_PARENT = 1
 DESCRIPTORS = 4
-"""What comes with each command: its stdin, stdout and stderr, and a pipe on which its end is reported."""
+"""Number of descriptors sent with a command: stdin, stdout, stderr, and a pipe for the report of its end."""
 MOST_BYTES = 1 << 20
 
 
 def serve(requests: socket.socket) -> None:
-    """Fork a child for each request, and report on its pipe how it ended; return in no child."""
+    """Fork a child for each request, and report the child's exit on its pipe; never returns in a child."""
     woken, wakes = os.pipe()
     os.set_blocking(woken, False)
     os.set_blocking(wakes, False)
@@ -79,7 +79,7 @@ def serve(requests: socket.socket) -> None:
 
 
 def _receive(requests: socket.socket) -> tuple[bytes, list[int]]:
-    """Return one request and the descriptors that came with it."""
+    """Return one request and its descriptors."""
     numbers = array.array("i")
     text, more, _, _ = requests.recvmsg(MOST_BYTES, socket.CMSG_SPACE(DESCRIPTORS * numbers.itemsize))
     for _, _, data in more:
@@ -97,7 +97,7 @@ def _report(reports: dict[int, int]) -> None:
 
 
 def _run(request: dict[str, Any], descriptors: list[int], parent: int) -> int:
-    """Be the process that was asked for; return its exit code."""
+    """Run the requested command in this child; return its exit code."""
     os.setsid()
     ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGKILL)
     if os.getppid() != parent:
@@ -125,7 +125,7 @@ def _run(request: dict[str, Any], descriptors: list[int], parent: int) -> int:
 
 
 def _streams(unbuffered: bool) -> None:
-    """Open stdin, stdout and stderr as Python does at its start."""
+    """Open stdin, stdout and stderr as Python does on startup."""
     sys.stdin = sys.__stdin__ = os.fdopen(0, encoding="utf-8", closefd=False)
     for name, number, errors in (("stdout", 1, "strict"), ("stderr", 2, "backslashreplace")):
         lines = unbuffered or name == "stderr" or os.isatty(number)
@@ -161,7 +161,7 @@ def _program(words: list[str]) -> int:
 
 
 def _end(code: int) -> None:
-    """End this process as Python would, but for what is freed."""
+    """End this process as Python would, without freeing objects."""
     with contextlib.suppress(BaseException):
         threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()

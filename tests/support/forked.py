@@ -1,11 +1,11 @@
-"""Processes that run fedping without importing it first: `Popen` and `run`, as those of `subprocess`.
+"""Processes that run fedping without importing it first: `Popen` and `run`, like those of `subprocess`.
 
-`make test-long` has those of `subprocess` itself, and so does any system but Linux.
+In `make test-long`, and on systems other than Linux, they are `subprocess`'s own.
 
-A Python started by `subprocess` spends up to a second on imports, ingest twice that. Here a process that has imported
-them (`tests.support.fork_server`, one for each process of the tests) forks. Use this where a test needs a process, to
-signal it, kill it or run it beside another; use `subprocess` where the test is about how Python starts, what is
-imported, or the variables that Python, NumPy or the threads of its libraries read at their start.
+A Python started by `subprocess` spends up to a second on imports, ingest twice that. Here a process that has already
+imported them (`tests.support.fork_server`, one for each process of the tests) forks. Use this module if a test needs
+a process to signal, kill or run in parallel; use `subprocess` if the test is about Python's startup, imports, or
+variables that Python, NumPy or libraries' threads read on startup.
 """
 
 import atexit
@@ -27,11 +27,11 @@ from tests.support.processes import MARK, note_session
 
 ROOT = Path(__file__).parents[2]
 WITHOUT_THREADS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
-"""What NumPy and Arrow read, who would otherwise start threads when they are imported."""
+"""Variables that keep NumPy and Arrow from starting threads on import."""
 
 
 class _Server:
-    """The process that forks; started when the first command is."""
+    """The forking process, started with the first command."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -40,7 +40,7 @@ class _Server:
         self._of = 0
 
     def start(self, request: dict[str, Any], descriptors: list[int]) -> int:
-        """Have a child forked and return its process id."""
+        """Have a child forked; return its process id."""
         text = json.dumps(request).encode()
         assert len(text) < MOST_BYTES
         with self._lock:
@@ -66,7 +66,7 @@ class _Server:
         return ours
 
     def end(self) -> None:
-        """End it, and with it every child that is left."""
+        """End the forking process and all remaining children."""
         if self._process is not None and self._of == os.getpid():
             assert self._requests is not None
             self._requests.close()
@@ -81,13 +81,13 @@ atexit.register(_SERVER.end)
 
 
 def _umask() -> int:
-    """Return the mask of this process's new files, which cannot be asked for without setting it."""
+    """Return this process's umask; reading it requires setting it for a moment."""
     status = Path("/proc/self/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith("Umask:")).split()[1], 8)
 
 
 class ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
-    """A Python process that is forked from one that has fedping in memory; always in a session of its own.
+    """A Python process forked from one that has fedping in memory, always in a new session.
 
     The command begins with ``sys.executable``, then ``-m`` or ``-c``.
     """
@@ -120,13 +120,13 @@ class ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
             note_session(mark, self.pid, " ".join(words))
 
     def __del__(self, *given: Any) -> None:
-        """Poll as every Popen does, and only then close the pipe; of a living process it stays, for a later poll."""
+        """Poll like any Popen, then close the pipe; while the process lives, the pipe stays open for a later poll."""
         super().__del__(*given)  # type: ignore[misc]
         if self.returncode is not None:
             os.close(self._ended)
 
     def _ended_within(self, seconds: float | None) -> bool:
-        """Wait for the end; return whether it has come."""
+        """Wait for the process's end; return whether it has ended."""
         if self.returncode is None and not select.select([self._ended], [], [], seconds)[0]:
             return False
         with self._waitpid_lock:
@@ -150,7 +150,7 @@ class ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
 def run_forked(
     command: list[Any], *, check: bool = False, capture_output: bool = False, timeout: float | None = None, **how: Any
 ) -> "subprocess.CompletedProcess[Any]":
-    """Run a command to its end, as `subprocess.run` does."""
+    """Run a command to its end, like `subprocess.run`."""
     given = how.pop("input", None)
     if capture_output:
         how |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

@@ -1,7 +1,7 @@
-"""Google Cloud Storage's XML API, as far as fedping asks for it, written after Google's description; in memory.
+"""An in-memory stand-in for the part of Google Cloud Storage's XML API that fedping uses.
 
-No server that installs from a package index has it: those that stand in for Google's speak the JSON API, and of the
-XML API lack conditional puts, lists or metadata. So this one is what Google describes, not what Google does.
+No emulator in a package index suffices: they implement the JSON API, and lack the XML API's conditional puts, lists
+or metadata. This server follows Google's description, not its observed behaviour.
 
     PUT /BUCKET                 make a bucket; this one is for tests, and asks for no project
     GET /BUCKET?list-type=2     delimiter, prefix, max-keys, start-after, continuation-token
@@ -27,7 +27,7 @@ from xml.sax.saxutils import escape
 TOKEN = "a-token-of-tests"
 PAGE = 1000
 LEAST_PART = 5 * 2**20
-"""Bytes of every part but the last."""
+"""Minimum bytes of every part except the last."""
 
 Start = Callable[..., Any]
 
@@ -41,7 +41,7 @@ class _Object:
 
     @property
     def tag(self) -> str:
-        """Google's entity tag of what was sent in one request: the MD5 of its bytes."""
+        """Google's entity tag of an object sent in one request: the MD5 of its bytes."""
         return _tag(self.data)
 
 
@@ -62,7 +62,7 @@ _Answer = tuple[str, list[tuple[str, str]], bytes]
 
 
 class GoogleStorage:
-    """A WSGI application; who asks has to have the token :data:`TOKEN`."""
+    """A WSGI application; callers must send the token :data:`TOKEN`."""
 
     def __init__(self) -> None:
         self._buckets: dict[str, dict[str, _Object]] = {}
@@ -169,13 +169,13 @@ def _xml(name: str, told: str, namespace: str = "http://s3.amazonaws.com/doc/200
 
 
 def error_body(code: str, message: str) -> bytes:
-    """Return what Google says of an error."""
+    """Return Google's body of an error response."""
     told = f"<Error><Code>{code}</Code><Message>{escape(message)}</Message></Error>"
     return f"<?xml version='1.0' encoding='UTF-8'?>{told}".encode()
 
 
 def _kept(environ: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the headers of a put that an object is served with."""
+    """Yield the headers of a put that are later served with the object."""
     yield "Content-Type", environ.get("CONTENT_TYPE") or "application/octet-stream"
     if "HTTP_CACHE_CONTROL" in environ:
         yield "Cache-Control", environ["HTTP_CACHE_CONTROL"]
@@ -207,7 +207,7 @@ def _get(found: _Object, wanted: str | None) -> _Answer:
 
 
 def _list(bucket: str, objects: dict[str, _Object], asked: dict[str, list[str]]) -> _Answer:
-    """Answer with at most a page of objects and, where there is a delimiter, of what their names begin with."""
+    """Answer with at most one page of objects and, with a delimiter, of their common prefixes."""
     prefix, delimiter = (asked.get(name, [""])[0] for name in ("prefix", "delimiter"))
     after = max(asked.get(name, [""])[0] for name in ("continuation-token", "start-after"))
     most = min(PAGE, int(asked.get("max-keys", [str(PAGE)])[0]))

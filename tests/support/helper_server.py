@@ -1,4 +1,4 @@
-"""A helper over HTTP in this process: the real answers, or whatever a test has it say instead."""
+"""A helper over HTTP in this process, with its real answers or responses set by a test."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ from fedping.protocol.sharing.exchange import Refused, digest_of_signed
 
 @dataclass(frozen=True)
 class Said:
-    """A response; ``drip`` sends it byte by byte, so many seconds apart."""
+    """A response; ``drip`` sends it byte by byte, with this many seconds between bytes."""
 
     status: int
     body: bytes = b""
@@ -27,7 +27,7 @@ class Said:
 
 @dataclass
 class HelperServer:
-    """What was asked, and what is said next: ``script`` first, then what the helper's folder makes of requests."""
+    """The requests received, and the next responses: first ``script``, then the helper folder's real answers."""
 
     folder: HelperFolder | None = None
     script: list[Said] = field(default_factory=list)
@@ -47,7 +47,7 @@ class HelperServer:
 
 @contextmanager
 def helper_server(folder: HelperFolder | None = None, *script: Said) -> Iterator[HelperServer]:
-    """Yield a server on a free port, which ends with the block."""
+    """Yield a server on a free port; stop it at the end of the block."""
     made = HelperServer(folder, list(script))
 
     class Handler(BaseHTTPRequestHandler):
@@ -72,11 +72,11 @@ def helper_server(folder: HelperFolder | None = None, *script: Said) -> Iterator
                     time.sleep(said.drip)
                 if not said.drip:
                     self.wfile.write(said.body)
-            except OSError:  # whoever asked has had enough
+            except OSError:  # the caller has closed the connection
                 self.close_connection = True
 
         def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

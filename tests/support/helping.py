@@ -1,4 +1,4 @@
-"""A line of shares as its helper sees it: terms and keys, a folder that has joined it, and requests of a leader."""
+"""A two-server line from the helper's side: terms and keys, a folder that has joined it, and a leader's requests."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ NOW = datetime(2026, 1, 1, 0, 5, tzinfo=UTC)
 
 @dataclass
 class Counted:
-    """Noise that counts how often it is drawn, and is 1, 2, 3, …"""
+    """A noise source that counts its draws, and returns 1, 2, 3, …"""
 
     drawn: list[tuple[float, int]] = field(default_factory=list)
 
@@ -41,7 +41,7 @@ class Counted:
 
 
 def terms(d: int = 5, *, seal: Seal = "x25519", min_batch: int = 2) -> tuple[Terms, Key]:
-    """Return terms without noise, and the key that was offered with them."""
+    """Return terms without noise, and the key offered with them."""
     private = new_private_key(seal)
     made = Terms(
         helper=identity_of(HELPER),
@@ -74,7 +74,7 @@ def document(number: int) -> UUID:
 
 
 class AskedOf(NamedTuple):
-    """An arm of a request, and the leader's shares in the same order, shape (k, 8 d)."""
+    """An arm of a request, with the leader's shares in the same order, shape (k, 8 d)."""
 
     rows: AskedArm
     shares: NDArray[np.uint8]
@@ -90,9 +90,9 @@ def asked(
     to: Offer | None = None,
     **wrong: Any,
 ) -> AskedOf:
-    """Return what a request has of clients that send vectors, shape (k, d).
+    """Return the arm of a request whose clients send vectors, shape (k, d).
 
-    ``first`` is the number of the first client; ``wrong`` is what clients bind otherwise than they should.
+    ``first`` is the number of the first client; ``wrong`` has context values that clients bind incorrectly.
     """
     k, d = vectors.shape
     whose = (to or offer_of(made)).id
@@ -116,7 +116,7 @@ def numbers(total: bytes) -> NDArray[np.uint64]:
 
 
 def combined(shares: NDArray[np.uint8], arm: AnsweredArm) -> NDArray[np.int64]:
-    """Return the sum that both servers have together, shape (d,)."""
+    """Return the sum of both servers' shares, shape (d,)."""
     counted = np.delete(shares, list(arm.refused), axis=0)
     return WORDS.centred(WORDS.plus(WORDS.total(words_of(counted)), numbers(arm.total)))
 
@@ -127,13 +127,13 @@ CENTRAL = Central(epsilon=3.0, delta=1e-6, rounds=5, population=1000, noise_mult
 
 
 def shared_study(helper: str, *, m: int = 4, central: Central | None = None, **shared: Any) -> PublicStudy:
-    """Return a study whose arms ``treatment`` and ``control`` follow a line of shares, as clients fetch it."""
+    """Return a study as clients fetch it, whose arms ``treatment`` and ``control`` follow a two-server line."""
     settings = Privacy(central=central, shared=Shared(helper=helper, **({"min_batch": 2} | shared)))
     return public_study(private_study(m, privacy=settings))
 
 
 class Helping(NamedTuple):
-    """A helper's folder that has joined a line, its offer, and the terms of that."""
+    """A helper's folder that has joined a line, with its offer and terms."""
 
     folder: HelperFolder
     offer: Offer
@@ -141,7 +141,7 @@ class Helping(NamedTuple):
 
 
 def joined(path: Path, **settings: Any) -> Helping:
-    """Make a helper in a folder that takes part in line ``main`` of study ``private``."""
+    """Make a helper's folder that has joined line ``main`` of study ``private``."""
     folder = make_helper(path)
     study = shared_study(folder.identity, **settings)
     offer, _ = join(folder, study, study.lines[0], identity_of(LEADER))
@@ -149,13 +149,13 @@ def joined(path: Path, **settings: Any) -> Helping:
 
 
 def request_of(helping: Helping, *arms: AskedArm, version: int = 3, **more: Any) -> bytes:
-    """Return a request as it travels."""
+    """Return the bytes of a request."""
     told = {"study": "private", "line": "main", "version": version, "arms": arms, "made": WHEN}
     return signed(Request(**(told | more)), LEADER)
 
 
 def clients_of(helping: Helping, k: int = 3, **more: Any) -> AskedOf:
-    """Return the arm of a request of k clients, each of whom sends ones."""
+    """Return the arm of a request of k clients, each of which sends ones."""
     ones = np.ones((k, helping.terms.numbers), np.int64)
     return asked(helping.terms, ones, to=helping.offer, **more)
 
@@ -165,7 +165,7 @@ def answer_in(data: bytes) -> Answer:
 
 
 def write_study(study: PublicStudy, file: Path) -> Path:
-    """Write a study as clients fetch it."""
+    """Write a study to a file, as clients fetch it."""
     file.write_bytes(msgspec.json.encode(study))
     return file
 

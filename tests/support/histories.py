@@ -1,4 +1,4 @@
-"""A line over its rounds, written down: what figures are drawn from."""
+"""Recorded histories of a line over its rounds, from which figures are drawn."""
 
 import numpy as np
 

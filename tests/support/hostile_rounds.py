@@ -1,4 +1,4 @@
-"""Rounds that some clients want to spoil, in memory and over files, and the numbers that hostile clients send."""
+"""Rounds with hostile clients, in memory and over files, and the numbers that such clients send."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ LARGEST = float(np.finfo(np.float32).max)
 SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
 
 Spoil = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""From the clients, shape (k,), and their updates, shape (k, m), to what is sent."""
+"""Function from clients, shape (k,), and their updates, shape (k, m), to the sent updates."""
 
 
 def ids() -> np.ndarray:
@@ -31,19 +31,19 @@ def ids() -> np.ndarray:
 
 
 def study_with(m: int = M, **pipeline: Any) -> Study:
-    """Return a study of one line, whose weights begin at 0, with a pipeline of these settings."""
+    """Return a study of one line that starts at zero weights, with these pipeline settings."""
     settings = {"optimizer": GradientDescent(rate=0.5), "min_clients": 1, **pipeline}
     line = line_of(m, **settings)
     return study_of(line)
 
 
 def untouched(clients: np.ndarray, updates: np.ndarray) -> np.ndarray:
-    """Return what honest clients send."""
+    """Return the updates unchanged, as honest clients send them."""
     return updates
 
 
 def by_clients(share: float, sent: Any) -> Spoil:
-    """Let this share of the clients send ``sent``, a number or one a weight."""
+    """Let this share of the clients send ``sent``: one number, or one for each weight."""
 
     def spoil(clients: np.ndarray, updates: np.ndarray) -> np.ndarray:
         return np.where(clients[:, None] < share * CLIENTS, np.float32(sent), updates)
@@ -54,7 +54,7 @@ def by_clients(share: float, sent: Any) -> Spoil:
 def cohort(
     number: int, weights: np.ndarray, spoil: Spoil = untouched, pings: int = 200, block: int = 64
 ) -> Iterator[Updates]:
-    """Yield updates that pull the weights to 1, with noise; some clients come again, some have no examples."""
+    """Yield noisy updates that pull the weights to 1; some clients send twice, some have no examples."""
     random = np.random.default_rng(number)
     clients = np.sort(random.integers(0, CLIENTS, pings))
     repeats, of_client = repetitions(clients)
@@ -68,7 +68,7 @@ def cohort(
 
 
 def play(rounds: Rounds, count: int = 3, spoil: Spoil = untouched, **more: int) -> list[bytes]:
-    """Return the weights after each of some rounds."""
+    """Run some rounds; return the weights after each."""
     played = []
     for number in range(count):
         rounds.run(cohort(number, rounds.weights, spoil, **more))

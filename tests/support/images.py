@@ -1,4 +1,4 @@
-"""What deploy/Dockerfile and .dockerignore say, read without a builder."""
+"""Reads deploy/Dockerfile and .dockerignore, without building."""
 
 import json
 import re
@@ -13,13 +13,13 @@ DOCKERFILE = ROOT / "deploy" / "Dockerfile"
 
 @dataclass
 class Stage:
-    """One stage: what it starts from, and its instructions in order, as name and rest of the line."""
+    """One build stage: its base, and its instructions in order, as name and rest of the line."""
 
     base: str
     instructions: list[tuple[str, str]] = field(default_factory=list)
 
     def all(self, name: str) -> list[str]:
-        """Return the rests of all instructions of a name."""
+        """Return the arguments of all instructions with a name."""
         return [rest for each, rest in self.instructions if each == name]
 
 
@@ -39,7 +39,7 @@ def stages() -> dict[str, Stage]:
 
 @dataclass(frozen=True)
 class Image:
-    """A target of the Dockerfile, with what it takes over from the stages that it starts from."""
+    """A target of the Dockerfile, with everything that it inherits from its base stages."""
 
     name: str
     user: str
@@ -49,11 +49,11 @@ class Image:
     volumes: list[str]
     ports: list[int]
     health: list[str]
-    """The command that tells it; empty for NONE."""
+    """The command of the health check; empty for NONE."""
 
 
 def image(name: str) -> Image:
-    """Return what a target comes to."""
+    """Return a target with its inherited settings."""
     every = stages()
     line = [stage := every[name]]
     while stage.base in every:
@@ -90,7 +90,7 @@ def _rules() -> Iterator[tuple[bool, re.Pattern[str]]]:
 
 
 def in_context(path: str) -> bool:
-    """Return whether a file of the checkout gets into a build: the last pattern that takes it, or a parent, decides."""
+    """Return whether a file is in the build context: the last pattern that matches it or a parent decides."""
     taken = True
     for wanted, pattern in _rules():
         if pattern.match(path):

@@ -1,4 +1,4 @@
-"""Ingest in this process: the real application over a real journal, and what it has landed."""
+"""Ingest in this process: the real application over a real journal, and helpers to read its landed pings."""
 
 import json
 import uuid
@@ -31,7 +31,7 @@ PATH = f"/submit/{STUDY}/frecency-update/1"
 
 
 def ingest_study(m: int = 22) -> Study:
-    """Return a study with an arm that submits, one that follows the line only, and one without a line."""
+    """Return a study with three arms: one submits, one only follows the line, one has no line."""
     study = small_study(STUDY, m=m)
     plain = Arm(name="plain", share=0.1, decays=True)
     arms = (replace_share(study.arms[0], 0.5), study.arms[1], plain)
@@ -46,7 +46,7 @@ def replace_share(arm: Arm, share: float) -> Arm:
 
 
 def make_store(folder: Path, m: int = 22, others: Sequence[Study] = ()) -> ModelStore:
-    """Make a store with :func:`ingest_study`, and other studies, at version 0."""
+    """Make a store with :func:`ingest_study` and other studies, at version 0."""
     store = open_store(folder, create=True)
     study = ingest_study(m)
     store.create_study(study, (version_0(study),))
@@ -57,7 +57,7 @@ def make_store(folder: Path, m: int = 22, others: Sequence[Study] = ()) -> Model
 
 @dataclass
 class IngestApp:
-    """The applications of one worker and of the operator's listener, without processes."""
+    """The applications of one worker and of the operations port, without processes."""
 
     settings: IngestSettings
     services: Services
@@ -66,29 +66,29 @@ class IngestApp:
     operator: Client
 
     def post(self, path: str, data: bytes, **kwargs: Any) -> TestResponse:
-        """POST bytes, with their length even if there are none."""
+        """POST bytes, with a Content-Length even for no bytes."""
         environ = {"CONTENT_LENGTH": str(len(data))}
         return self.client.post(path, data=data, environ_overrides=environ, **kwargs)
 
     def ping(self, ping: Any = None, *, document: str | None = None, path: str = PATH, **kwargs: Any) -> TestResponse:
-        """POST one ping, a valid one if none is given."""
+        """POST one ping; by default a valid one."""
         body = json.dumps(ping_json() if ping is None else ping).encode()
         return self.post(f"{path}/{document or uuid.uuid4()}", body, content_type="application/json", **kwargs)
 
     def land(self) -> None:
-        """Roll the journal and compact until nothing is left."""
+        """Roll the journal and compact until the backlog is empty."""
         self.services.journals.roll()
         compactor = Compactor(self.settings, Counters(self.settings.counters))
         while compactor.run_once():
             pass
 
     def totals(self) -> dict[str, int]:
-        """Return the counters."""
+        """Return the counters of ingest."""
         return totals(self.settings.counters)
 
 
 def ingest_app(folder: Path, m: int = 22, others: Sequence[Study] = (), **settings: Any) -> IngestApp:
-    """Return ingest in a folder, with its own store (:func:`make_store`)."""
+    """Return an ingest in a folder, with its own store (:func:`make_store`)."""
     make_store(folder / "store", m, others)
     journal = folder / "journal"
     journal.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ def ingest_app(folder: Path, m: int = 22, others: Sequence[Study] = (), **settin
 
 
 def landed_ids(landing: Place, version: int | None = None) -> list[str]:
-    """Return the document ids of every landed ping, or of those about a version, sorted, duplicates included."""
+    """Return the sorted document ids of all landed pings, or of a version's, including duplicates."""
     files = [
         file for file in open_landing(landing).all_files() if version is None or f"/iteration={version}/" in str(file)
     ]
@@ -109,5 +109,5 @@ def landed_ids(landing: Place, version: int | None = None) -> list[str]:
 
 
 def old_frames_of(*parts: bytes) -> bytes:
-    """Return journal frames as versions before FPJ2 wrote them."""
+    """Return journal frames in the format before FPJ2."""
     return b"".join(b"FPJ1 %08x %010d %08d\n" % (zlib.crc32(p), len(p), p.count(b"\n")) + p for p in parts)

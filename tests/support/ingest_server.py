@@ -1,4 +1,4 @@
-"""A real `fedping ingest` in processes of its own, on a free port, that leaves none behind."""
+"""A real `fedping ingest` on a free port, in separate processes that all end with it."""
 
 import contextlib
 import json
@@ -20,15 +20,15 @@ ROOT = Path(__file__).parents[2]
 
 
 class IngestServer:
-    """One start of ingest after the other over the same folders.
+    """An ingest that can be started repeatedly over the same folders.
 
     Args:
-        store: a model store that exists.
-        landing: the landing folder; made by ingest if need be.
+        store: an existing model store.
+        landing: the landing folder; created by ingest if missing.
         options: more options of ``fedping ingest``.
         cwd: the working directory of its processes.
         python: the interpreter.
-        says: where stdout and stderr go; by itself, where those of the tests go.
+        says: the target of stdout and stderr; by default the tests' own.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class IngestServer:
 
     @property
     def is_up(self) -> bool:
-        """Whether it was started, and neither stopped nor killed since."""
+        """Return whether it was started, and neither stopped nor killed since."""
         return self._process is not None
 
     def start(self, *, well: bool = True) -> None:
-        """Start ingest and return when its heartbeat is well, or at least that of load balancers."""
+        """Start ingest; return when its heartbeat is healthy or, with ``well=False``, when the load balancers' is."""
         assert self._process is None
         with contextlib.ExitStack() as streams:
             out, err = [streams.enter_context(open(each, "ab")) for each in self._says or ()] or (None, None)
@@ -71,14 +71,14 @@ class IngestServer:
             time.sleep(0.02)
 
     def is_well(self) -> bool:
-        """Return whether the heartbeats answer 200, in public and for the operator."""
+        """Return whether the heartbeats answer 200, on the public and the operations port."""
         with contextlib.suppress(OSError):
             asked = (self.ask("/__heartbeat__"), self.operator_asks("/__heartbeat__"))
             return all(bool(answer["status"] == "ok") for answer in asked)
         return False
 
     def _all_serve(self) -> bool:
-        """Return whether every worker handles signals: a stop before that is noticed only after ten seconds."""
+        """Return whether every worker handles signals; before that, a stop takes ten seconds."""
         workers = self.workers()
         return len(workers) >= self._number and all(map(_serves, workers))
 
@@ -89,11 +89,11 @@ class IngestServer:
         return False
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Stop ingest in order and return its exit code; no process of it may be left."""
+        """Stop ingest normally, and return its exit code; check that no process is left."""
         return self._end(number)
 
     def kill(self) -> int:
-        """Kill every process of ingest at once, as a power cut would."""
+        """Kill all processes of ingest at once, like a power cut."""
         pids = self.pids()
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
@@ -101,7 +101,7 @@ class IngestServer:
         return self._end(signal.SIGKILL)
 
     def kill_supervisor(self) -> int:
-        """Kill the first process only; the others have to notice."""
+        """Kill only the supervisor; the other processes must notice."""
         return self._end(signal.SIGKILL)
 
     def _end(self, number: signal.Signals) -> int:
@@ -117,21 +117,21 @@ class IngestServer:
         return code
 
     def pids(self) -> list[int]:
-        """Return the processes of ingest, the supervisor first."""
+        """Return the process ids of ingest, the supervisor first."""
         assert self._process is not None
         return [self._process.pid, *descendants(self._process.pid)]
 
     def workers(self) -> list[int]:
-        """Return the worker processes: the grandchildren."""
+        """Return the process ids of the workers: the grandchildren."""
         assert self._process is not None
         return [pid for child in children(self._process.pid) for pid in children(child)]
 
     def compactor(self) -> int:
-        """Return the compactor's process, which may just be starting again: the child that holds its lock's file."""
+        """Return the compactor's process id: the child that holds its lock file. It may just be restarting."""
         return self._child(lambda child: any(name.endswith(".compactor.lock") for name in open_files(child)))
 
     def operations(self) -> int:
-        """Return the process of the operator's listener: the only child that accepts connections there."""
+        """Return the process id of the operations port: the only child that accepts connections there."""
         compactor = self.compactor()
         return self._child(lambda child: child != compactor and not children(child))
 
@@ -144,15 +144,15 @@ class IngestServer:
         return found[0]
 
     def ask(self, path: str, method: str = "GET") -> Any:
-        """Return the JSON that a public path answers with."""
+        """Return the JSON answer of a public path."""
         return _json_of(self.url + path, method)
 
     def operator_asks(self, path: str, method: str = "GET") -> Any:
-        """Return the JSON that a path of the operator's listener answers with."""
+        """Return the JSON answer of a path on the operations port."""
         return _json_of(self._operator + path, method)
 
     def flush(self) -> Any:
-        """Land everything that was accepted so far, and return the status."""
+        """Land all pings accepted so far, and return the status."""
         return self.operator_asks("/__flush__", "POST")
 
 
@@ -160,7 +160,7 @@ class IngestServer:
 def running_ingest(
     store: Path, landing: Path, *options: str, cwd: Path = ROOT, python: str = sys.executable
 ) -> Iterator[IngestServer]:
-    """Run ingest over a store and a landing folder; stop it in order at the end."""
+    """Run ingest over a store and a landing folder; stop it normally at the end."""
     server = IngestServer(store, landing, *options, cwd=cwd, python=python)
     server.start()
     try:
@@ -176,7 +176,7 @@ def _json_of(url: str, method: str) -> Any:
 
 
 def _serves(pid: int) -> bool:
-    """Return whether a worker runs its loop, for which it has threads."""
+    """Return whether a worker runs its event loop, which shows by its threads."""
     try:
         return len(os.listdir(f"/proc/{pid}/task")) >= 4
     except OSError:
@@ -184,7 +184,7 @@ def _serves(pid: int) -> bool:
 
 
 def open_files(pid: int) -> list[str]:
-    """Return what a process has open."""
+    """Return the open files of a process."""
     found = []
     with contextlib.suppress(OSError):
         for file in Path(f"/proc/{pid}/fd").iterdir():
@@ -194,13 +194,13 @@ def open_files(pid: int) -> list[str]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the children of a process, and theirs."""
+    """Return the children of a process, and their children."""
     below = children(pid)
     return below + [grandchild for child in below for grandchild in descendants(child)]
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process runs; one that has ended and is not yet collected does not."""
+    """Return whether a process runs; a zombie doesn't."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:

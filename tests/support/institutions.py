@@ -1,4 +1,4 @@
-"""Institutions with tables of their own: a study for them, its tables on disk, and `fedping join` in processes."""
+"""Institutions with separate tables: a study for them, their tables on disk, and `fedping join` in processes."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from tests.support import forked
 ROOT = Path(__file__).parents[2]
 STUDY = "tumours"
 OPEN = "--accept-reconstruction"
-"""The option by which rows are not protected, of tests that are about other things."""
+"""Option that turns off the protection of rows, for tests of other features."""
 
 LABEL = "diagnosis"
 
@@ -34,7 +34,7 @@ ARMS = (
     Arm(name="hospitals", share=0.5, line="main", applies=True, submits=True),
     Arm(name="held-out", share=0.5, line="main", applies=True),
 )
-"""One that trains, and one for rows that are held out."""
+"""A training arm, and an arm for held-out rows."""
 
 
 def tumours(
@@ -53,7 +53,7 @@ def tumours(
 
 
 def tables(folder: Path, parts: int = 3) -> list[Path]:
-    """Write the rows of a data set, dealt out among institutions, each with more of one class, as CSV files."""
+    """Divide the rows of a data set among institutions, each with more of one class, and write them as CSV files."""
     data = load("breast-cancer")
     order = np.argsort(data.y + np.random.default_rng(5).normal(0, 0.6, len(data)))
     written = []
@@ -71,7 +71,7 @@ def tables(folder: Path, parts: int = 3) -> list[Path]:
 
 
 def agreed(path: Path, *, raw: bool = False) -> Path:
-    """Write the columns that all institutions agreed on, with a scale of each; if raw, for a study of scales."""
+    """Write the file of the agreed columns, each with a scale; if ``raw``, for a study that computes the scales."""
     data = load("breast-cancer")
     text = "moments = true\n" if raw else ""
     text += f"label = {json.dumps(LABEL)}\nclasses = {json.dumps(list(data.target.classes))}\n"
@@ -94,7 +94,7 @@ PROTECTING = {"--epsilon", "--versions", "--ledger", "--person", OPEN}
 
 
 def joining(url: str, *options: str | Path, stdin: int = subprocess.DEVNULL) -> "subprocess.Popen[str]":
-    """Start `fedping join` in a process of its own; rows are protected only if an option says so."""
+    """Start `fedping join` in a separate process; rows are protected only if an option says so."""
     options = options if PROTECTING & {str(option) for option in options} else (*options, OPEN)
     command: Sequence[str] = [sys.executable, "-m", "fedping", "join", url, STUDY, *map(str, options)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
@@ -107,9 +107,9 @@ Typed: TypeAlias = Callable[..., tuple[str, str]]
 
 
 def typed_join(folder: Path, capsys: pytest.CaptureFixture[str]) -> Typed:
-    """Return `fedping join` as it is typed by one of three institutions, with their tables and states in a folder.
+    """Return a function that runs `fedping join` for one of three institutions, with tables and states in a folder.
 
-    It returns what was said on stdout and stderr, having looked at the exit code.
+    The function checks the exit code, and returns stdout and stderr.
     """
     files, columns = tables(folder), agreed(folder / "columns.toml")
 

@@ -1,4 +1,4 @@
-"""A count of a study as its process would have left it, for pages of results."""
+"""Stored counts of a study, as their process would leave them, for the results pages."""
 
 import json
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ WHEN = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 
 
 def keep_count(runs: Path, verdict: Verdict, asked: Asked) -> str:
-    """Keep the count of a verdict below the folder of the runs; return its name."""
+    """Store the count of a verdict below the runs' folder; return its name."""
     name = f"{1:013d}-{key_of(asked)}"
     folder = runs / "results" / verdict.study.name / name
     folder.mkdir(parents=True)

@@ -1,8 +1,8 @@
-"""A process that runs one command line and is killed by SIGKILL at a write, in the middle of it.
+"""A process that runs one command line and is killed by SIGKILL at a write in the middle.
 
     python -m tests.support.killed_command WRITE WORD...
 
-A write is a link, a rename or a removal of a file. The process ends well if the command has fewer of them than that.
+A write is a link, a rename or a removal of a file. The process exits with 0 if the command has fewer writes.
 """
 
 import os
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def killed_at(write: int, *words: str) -> int:
-    """Run a command in a process that is killed at a write; return its exit code, which is negative if it was."""
+    """Run a command in a process that is killed at a write; return its exit code, negative if it was killed."""
     return forked.run(
         [sys.executable, "-m", "tests.support.killed_command", str(write), *words],
         cwd=ROOT,
@@ -34,7 +34,7 @@ def _disturb(write: int) -> None:
     def counting(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(path: Any, *args: Any, **named: Any) -> Any:
             nonlocal left
-            if not str(path).endswith(".tmp") or real not in (unlink,):  # what tidies up is no step
+            if not str(path).endswith(".tmp") or real not in (unlink,):  # removing temporary files is not a step
                 left -= 1
             if left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Dies at a write to a bucket."""
+"""Kills the process at a write to a bucket."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ import obstore
 
 
 def die_at_put(number: int, when: str) -> None:
-    """Have this process killed at its so-manieth put from here on: "before" or "after" it was carried out."""
+    """Have this process killed "before" or "after" its ``number``-th put from now on."""
     puts, put = count(1), obstore.put
 
     def killing(*args: Any, **options: Any) -> Any:

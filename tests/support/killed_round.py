@@ -1,8 +1,8 @@
-"""A process that runs one round and is killed by SIGKILL at a write of its store, in the middle of it.
+"""A process that runs one round and is killed by SIGKILL at a write of its store.
 
     python -m tests.support.killed_round WRITE FOLDER
 
-It ends well if the round has fewer writes than that.
+It exits with 0 if the round has fewer writes.
 """
 
 import os
@@ -19,7 +19,7 @@ from tests.support.rounds import WHEN
 
 
 def disturb(write: int) -> None:
-    """Be killed before a hidden file gets its name, at the so-manieth that does."""
+    """Have this process killed before the ``write``-th hidden file gets its name."""
     left = write
 
     def counting(real: Callable[..., None]) -> Callable[..., None]:

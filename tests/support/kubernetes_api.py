@@ -1,8 +1,8 @@
-"""A stand-in for a Kubernetes cluster of one node: its API over HTTP, and its pods as processes of this machine.
+"""A stand-in for a Kubernetes cluster of one node: its API over HTTP, with pods as processes of this machine.
 
-It keeps whatever objects it is sent, tells those who watch, and notes what was asked of it, by verb and resource as a
-Role names them. Of a pod it runs the first container's command with what the pod says of arguments, environment and
-mounted ConfigMaps; images, limits, other volumes and isolation are beyond it. Names of services lead to this machine.
+It stores the objects it receives, notifies watchers, and records requests by verb and resource, in the terms of a
+Role. It runs the command of a pod's first container with the pod's arguments, environment and mounted ConfigMaps;
+images, limits, other volumes and isolation are not implemented. Names of services lead to this machine.
 """
 
 import contextlib
@@ -35,37 +35,37 @@ PATH = re.compile(r"/apis?(?:/(?P<group>[\w.]+))?/v\w+/namespaces/(?P<ns>[\w-]+)
 
 @dataclass
 class Cluster:
-    """What there is, what was asked, and what runs."""
+    """The cluster's objects, the requests so far, and the running pods."""
 
     folder: Path
     environment: dict[str, str]
-    """What all containers have, as from their image."""
+    """Environment of all containers, as if from their image."""
     runs: bool = True
-    """Whether pods are run; otherwise they stay as pending as on a cluster without room."""
+    """Whether pods run; otherwise they stay pending, as on a full cluster."""
     url: str = ""
     objects: dict[tuple[str, str], Object] = field(default_factory=dict)
     created: dict[tuple[str, str], Object] = field(default_factory=dict)
-    """Every object as it was sent, also those that are gone."""
+    """Every object as it was sent, including deleted ones."""
     asked: set[tuple[str, str, str]] = field(default_factory=set)
-    """API group, resource and verb of each request."""
+    """The API group, resource and verb of each request."""
     watchers: list[tuple[str, str, "queue.Queue[Object | None]"]] = field(default_factory=list)
     processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
     versions: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def pods(self, role: str) -> list[Object]:
-        """Return all pods of a role, driver or executor, as they were sent."""
+        """Return all pods of a role (driver or executor), as they were sent."""
         named = [each for (kind, _), each in self.created.items() if kind == "pods"]
         return [each for each in named if each["metadata"]["labels"].get("spark-role") == role]
 
     def log_of(self, name: str) -> str:
-        """Return what a pod has written."""
+        """Return the output of a pod."""
         return (self.folder / name / "log").read_text(errors="replace")
 
     # --- objects ---
 
     def put(self, kind: str, thing: Object, event: str) -> Object:
-        """Keep an object, and tell those who watch its kind."""
+        """Store an object, and notify watchers of its kind."""
         with self.lock:
             thing["metadata"]["resourceVersion"] = str(next(self.versions))
             name = thing["metadata"]["name"]
@@ -104,7 +104,7 @@ class Cluster:
     # --- pods ---
 
     def run(self, pod: Object) -> None:
-        """Run a pod as a node does, and tell of its end."""
+        """Run a pod as a node does, and report its end."""
         name, folder = pod["metadata"]["name"], self.folder / pod["metadata"]["name"]
         container = pod["spec"]["containers"][0]
         places = self.mounted(pod, container, folder)
@@ -137,7 +137,7 @@ class Cluster:
                 self.put("pods", pod, "MODIFIED")
 
     def mounted(self, pod: Object, container: Object, folder: Path) -> dict[str, str]:
-        """Make the mounts of a container below a folder of this machine; return where each path of its leads."""
+        """Create the mounts of a container below a folder of this machine; return the target of each path."""
         volumes = {each["name"]: each for each in pod["spec"].get("volumes", ())}
         places = {}
         for mount in container.get("volumeMounts", ()):
@@ -148,7 +148,7 @@ class Cluster:
                 places[mount["mountPath"]] = str(target)
         for mount in container.get("volumeMounts", ()):
             if found := volumes.get(mount["name"], {}).get("configMap"):
-                while ("configmaps", found["name"]) not in self.objects:  # a node tries again until it is there
+                while ("configmaps", found["name"]) not in self.objects:  # a node retries until it exists
                     time.sleep(0.1)
                 data = self.objects["configmaps", found["name"]].get("data") or {}
                 names = {each["key"]: each["path"] for each in found.get("items", ())}
@@ -158,7 +158,7 @@ class Cluster:
         return places
 
     def here(self, text: str, places: dict[str, str]) -> str:
-        """Return a text with paths and addresses of the cluster in it as one for this machine."""
+        """Return a text with the cluster's paths and addresses replaced by this machine's."""
         for path, place in places.items():
             if path != "/tmp":
                 text = text.replace(path, place)
@@ -187,7 +187,7 @@ class Cluster:
 
 
 def matches(thing: Object, selector: str) -> bool:
-    """Whether a thing is one of those that a selector of labels takes: `a=b,c!=d`."""
+    """Return whether an object matches a label selector such as `a=b,c!=d`."""
     labels = thing["metadata"].get("labels", {})
     for each in filter(None, selector.split(",")):
         name, sign, value = re.fullmatch(r"([^!=]+)(!=|==?)(.*)", each).groups()
@@ -197,7 +197,7 @@ def matches(thing: Object, selector: str) -> bool:
 
 
 def handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:
-    """Return what answers for a cluster."""
+    """Return the HTTP handler of a cluster."""
 
     class Api(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -291,7 +291,7 @@ def handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:
             kind, _, name, _ = self.asked()
             patch, thing = self.body(), cluster.objects.get((kind, name or ""))
             if thing is None:
-                # Server-side apply creates what is not there.
+                # Server-side apply creates missing objects.
                 self.answer(cluster.create(kind, self.asked()[1], patch), 201)
                 return
             if isinstance(patch, dict):
@@ -317,7 +317,7 @@ def handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:
 
 @contextmanager
 def kubernetes(folder: Path, environment: dict[str, str], runs: bool = True) -> Iterator[Cluster]:
-    """Run such a cluster; end its pods with it."""
+    """Run a cluster; end its pods with it."""
     folder.mkdir(parents=True, exist_ok=True)
     cluster = Cluster(folder, environment, runs)
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler(cluster))

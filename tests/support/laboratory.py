@@ -41,7 +41,7 @@ def small_file(folder: Path, more: str = "") -> Path:
 
 
 def small(**changes: Any) -> Experiment:
-    """Return the experiment with one variant and one seed, and settings changed by dotted keys with '__' for '.'."""
+    """Return the experiment with one variant and one seed, and settings changed by dotted keys ('__' for '.')."""
     import tomllib
 
     raw = {key: value for key, value in tomllib.loads(SMALL).items() if key not in ("variants", "seeds")}

@@ -1,4 +1,4 @@
-"""A laboratory's rounds of one line, without the rest of a run."""
+"""The laboratory's rounds of one line, without the rest of a run."""
 
 from pathlib import Path
 
@@ -20,5 +20,5 @@ def memory_rounds(
 
 
 def file_rounds(folder: Path, study: Study, engine: Engine, ids: np.ndarray, shards: int = SHARDS) -> ServerRounds:
-    """Return rounds over files, with a new store and landing folder in a folder."""
+    """Return rounds over files, with a new store and landing folder below a folder."""
     return ServerRounds(FileChannel(new_line(study, folder, engine), ids, shards))

@@ -31,7 +31,7 @@ def landed_table(
     updates: np.ndarray | None = None,
     client_bytes: ClientBytes = random_ids,
 ) -> pa.Table:
-    """Return n valid landed pings of version ``model_version``; arms are dealt out at random."""
+    """Return n valid landed pings of version ``model_version``, with random arms."""
     rng = np.random.default_rng(seed)
     values = rng.normal(size=(n, m)) if updates is None else updates
     made = {

@@ -13,7 +13,7 @@ def line_with(
     spec: ModelSpec | None = None,
     training: Training | None = None,
 ) -> Line:
-    """Return the line 'main' with these links; of two weights unless there is a spec."""
+    """Return the line 'main' with these links; without a spec, it has two weights."""
     if spec is None:
         weights = tuple(Weight(name, 0.0, Step(start=1, min=1, max=1)) for name in ("a", "b"))
         spec = ModelSpec(name="two", model="any", weights=weights)

@@ -1,4 +1,4 @@
-"""deploy/kubernetes, as a cluster would be told it: the objects of files, and patches laid over them."""
+"""The objects of deploy/kubernetes as a cluster receives them, with patches applied."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ KUBERNETES = ROOT / "deploy" / "kubernetes"
 
 Object = dict[str, Any]
 Key = tuple[str, str]
-"""Kind and name."""
+"""Kind and name of an object."""
 
 
 def documents(path: Path) -> list[Object]:
@@ -35,7 +35,7 @@ def key(thing: Object) -> Key:
 
 
 def with_component(found: dict[Key, Object], folder: Path) -> dict[Key, Object]:
-    """Return objects with a component's own beside them and its patches over them."""
+    """Return objects together with a component's own, with its patches applied."""
     (kustomization,) = documents(folder / "kustomization.yaml")
     assert kustomization["kind"] == "Component"
     own = [each for name in kustomization.get("resources", ()) for each in documents(folder / name)]
@@ -51,7 +51,7 @@ def with_component(found: dict[Key, Object], folder: Path) -> dict[Key, Object]:
 
 @cache
 def generated() -> set[Key]:
-    """Return what the kustomizations make of files, of which :func:`objects` has none."""
+    """Return the keys of objects that kustomizations generate from files, which :func:`objects` omits."""
     kustomizations = [told for path in KUBERNETES.glob("**/kustomization.yaml") for told in documents(path)]
     return {("ConfigMap", each["name"]) for told in kustomizations for each in told.get("configMapGenerator", ())}
 
@@ -65,9 +65,9 @@ def _patches(kustomization: Object, folder: Path) -> Iterator[Object]:
 
 
 def _laid(under: Any, over: Any) -> Any:
-    """Lay a strategic merge patch over something: mappings by key, lists of named things by name, other lists whole.
+    """Apply a strategic merge patch: mappings by key, lists of named things by name, other lists as a whole.
 
-    Environment, volumes and containers are merged by name, mounts by path, as Kubernetes does. None is what is removed.
+    Environment, volumes and containers are merged by name, mounts by path, as in Kubernetes. None removes an entry.
     """
     if isinstance(over, dict) and over.get("$patch") == "delete":
         assert under is not None, f"nothing there to remove: {over}"
@@ -85,7 +85,7 @@ def _laid(under: Any, over: Any) -> Any:
 
 @dataclass(frozen=True)
 class Pods:
-    """What makes pods, and the pods that it makes."""
+    """An object that creates pods, and its pod template."""
 
     name: str
     kind: str
@@ -94,16 +94,16 @@ class Pods:
     spec: Object
 
     def containers(self) -> list[Object]:
-        """Return all containers, those that come first included."""
+        """Return all containers, including init containers."""
         return [*self.spec.get("initContainers", ()), *self.spec["containers"]]
 
     def claims(self) -> list[str]:
-        """Return the names of the volumes that each pod has of its own."""
+        """Return the names of the volumes that each pod has for itself."""
         return [each["metadata"]["name"] for each in self.maker["spec"].get("volumeClaimTemplates", ())]
 
 
 def pods(found: dict[Key, Object]) -> Iterator[Pods]:
-    """Yield what makes pods."""
+    """Yield the objects that create pods."""
     for (kind, name), thing in found.items():
         spec = thing.get("spec", {})
         template = (spec["jobTemplate"]["spec"] if kind == "CronJob" else spec).get("template")
@@ -112,7 +112,7 @@ def pods(found: dict[Key, Object]) -> Iterator[Pods]:
 
 
 def chosen(selector: Object, among: dict[Key, Object]) -> list[Pods]:
-    """Return the pods that a selector takes, as matchLabels and matchExpressions or as a Service's plain labels."""
+    """Return the pods that match a selector: matchLabels and matchExpressions, or a Service's plain labels."""
     plain = selector if not {"matchLabels", "matchExpressions"} & selector.keys() else selector.get("matchLabels", {})
     wanted = {name: [value] for name, value in plain.items()}
     for expression in selector.get("matchExpressions", ()):
@@ -122,6 +122,6 @@ def chosen(selector: Object, among: dict[Key, Object]) -> list[Pods]:
 
 
 def mebibytes(quantity: str) -> float:
-    """Return a quantity of memory in MiB."""
+    """Return a Kubernetes quantity of memory in MiB."""
     units = {"Ki": 1 / 1024, "Mi": 1, "Gi": 1024}
     return float(quantity[:-2]) * units[quantity[-2:]]

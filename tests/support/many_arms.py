@@ -8,7 +8,7 @@ from tests.support.verdicts import made_tally
 from tests.support.versions import small_study
 
 EFFECTS = {"v-20": 3.0, "v-39": 5.0}
-"""The mean of what clients type in the arms that differ; it is 4 in all others."""
+"""Mean of typed characters in the arms with an effect; it is 4 in all others."""
 
 
 def many_arms(number: int, name: str = "many") -> Study:
@@ -21,7 +21,7 @@ def many_arms(number: int, name: str = "many") -> Study:
 
 
 def against_control(study: Study) -> Asked:
-    """Return the question of how every arm differs from the control."""
+    """Return the question that compares every arm with the control."""
     return Asked(pairs=tuple(map(":".join, against(study, "control"))), guardrails=("rank_selected",))
 
 

@@ -1,4 +1,4 @@
-"""Folders of finished runs in any number, as `fedping simulate` leaves them, without computing anything."""
+"""Any number of folders of finished runs, as `fedping simulate` leaves them, without computing anything."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedping.protocol.formats import with_format
 from tests.support.watched import BEGUN
 
 SEEDS = 4
-"""Seeds of each point of the grid: so many runs differ only by seed."""
+"""Number of seeds at each point of the grid."""
 
 METRICS = ("accuracy", "precision", "recall", "f1", "auc", "loss")
 SPLITS = ("validation", "test", "train")
@@ -42,22 +42,22 @@ optimizer = {{ optimizer = "gradient_descent", rate = {rate} }}
 
 
 def rate_of(number: int) -> float:
-    """Return the step size of a run: a value of its own for each point of the grid."""
+    """Return the step size of a run, different at each point of the grid."""
     return round(0.001 * (1 + number // SEEDS), 6)
 
 
 def accuracy_of(number: int) -> float:
-    """Return the accuracy of a run on the test examples, which falls with the step size and varies with the seed."""
+    """Return the test accuracy of a run, which falls with the step size and varies with the seed."""
     return 0.95 - 0.0001 * (number // SEEDS) + 0.001 * (number % SEEDS)
 
 
 def ids_of(runs: int) -> list[str]:
-    """Return the ids of so many runs, the oldest first."""
+    """Return the ids of a number of runs, the oldest first."""
     return [f"{BEGUN + timedelta(minutes=number):%Y%m%d-%H%M%S}-point-{number}" for number in range(runs)]
 
 
 def many_runs(folder: Path, runs: int) -> list[str]:
-    """Write so many finished runs of the dashboard into a folder; return their ids, the oldest first."""
+    """Write a number of finished runs of the dashboard into a folder; return their ids, the oldest first."""
     folder.mkdir(parents=True, exist_ok=True)
     document = _document()
     for number, id in enumerate(ids_of(runs)):
@@ -90,12 +90,12 @@ def _results(out: Path, experiment: dict[str, Any], values: dict[str, Any], accu
 
 
 def write_summary(out: Path, summary: Summary) -> None:
-    """Write the summary of a run, in place."""
+    """Write the summary file of a run."""
     (out / "summary.json").write_bytes(with_format(msgspec.json.format(msgspec.json.encode(summary))))
 
 
 def summary_of(**accuracies: dict[int, float]) -> Summary:
-    """Return the summary of variants with these accuracies, by seed; their other metrics are the same numbers."""
+    """Return the summary of variants with these accuracies by seed; their other metrics have the same values."""
     seeds = tuple(next(iter(accuracies.values())))
     rows = {}
     for variant, by_seed in accuracies.items():
@@ -119,7 +119,7 @@ def summary_of(**accuracies: dict[int, float]) -> Summary:
 
 
 def retell(run: Path, **accuracies: dict[int, float]) -> None:
-    """Let a run have these variants, with these accuracies by seed; their settings differ in the step size alone."""
+    """Give a run these variants, with accuracies by seed; their settings differ only in the step size."""
     out = run / "out"
     note = msgspec.json.decode((out / EXPERIMENT).read_bytes())
     [setup] = note["variants"].values()
@@ -133,7 +133,7 @@ def retell(run: Path, **accuracies: dict[int, float]) -> None:
 
 
 def band_of(values: list[float]) -> Band:
-    """Return the band of values, by hand."""
+    """Return the band of values, computed independently."""
     n = len(values)
     mean = sum(values) / n
     if n < 2:

@@ -1,4 +1,4 @@
-"""Landed pings of institutions, each as a test says it."""
+"""Landed pings of institutions, each specified by a test."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ NAMES = UUID(int=7)
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """What one ping says; a client is a number of those of the arm."""
+    """The content of one ping; a client is given by its number in the arm."""
 
     client: int
     arm: str
@@ -38,9 +38,9 @@ def client_in(study: Study, arm: str, number: int) -> UUID:
 
 
 def land(landing: Path, study: Study, *pings: Said, m: int | None = None, landed_ms: int = 1_000) -> None:
-    """Land pings of one line, each version in its folder.
+    """Land pings of one line, each in its version's folder.
 
-    ``named`` is the arm that a ping names, if not its own; with ``m`` all have an update of so many numbers.
+    ``named`` is the arm that a ping names, if not its own; with ``m``, all have an update of this length.
     """
     for number, version in enumerate(sorted({ping.version for ping in pings})):
         some = [ping for ping in pings if ping.version == version]

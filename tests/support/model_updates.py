@@ -16,7 +16,7 @@ PATH = f"/submit/{STUDY}/model-update/1"
 
 
 def model_study(m: int = 3, weighting: Literal["client", "ping", "examples"] = "examples") -> Study:
-    """Return a study of model updates: an arm that trains the line, one that follows it, and one without a line."""
+    """Return a study of model updates with three arms: one trains the line, one follows it, one has no line."""
     small = small_study(STUDY, m=m)
     pipeline = Pipeline(optimizer=GradientDescent(), weighting=weighting, min_clients=1)
     line = msgspec.structs.replace(small.lines[0], pipeline=pipeline)
@@ -26,7 +26,7 @@ def model_study(m: int = 3, weighting: Literal["client", "ping", "examples"] = "
 
 
 def model_ping_json(m: int = 3, **payload: Any) -> dict[str, Any]:
-    """Return a ping of an arm that submits, with the given payload fields instead."""
+    """Return a ping of an arm that submits, with the given payload fields replaced."""
     valid = {
         "model_version": 0,
         "study_variation": "treatment",
@@ -38,7 +38,7 @@ def model_ping_json(m: int = 3, **payload: Any) -> dict[str, Any]:
 
 
 def model_lines(count: int, m: int = 3, seed: int = 0, first_document: int = 0) -> list[bytes]:
-    """Return the lines of a batch: pings of different clients, with random updates and numbers of examples."""
+    """Return the lines of a batch: pings of different clients, with random updates and example counts."""
     rng = np.random.default_rng(seed)
     return [
         json.dumps(

@@ -1,4 +1,4 @@
-"""What fuzzers send instead of a valid ping: one with a few things changed, from harmless to hopeless."""
+"""Mutations for fuzzers: a valid ping with a few changes, from harmless to destructive."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ JSON = st.recursive(
 
 
 def updates_of(m: int) -> st.SearchStrategy[list[float]]:
-    """Return updates of about m weights, half of them of exactly m numbers that may be right."""
+    """Return updates of about m weights; half have exactly m numbers, which may be valid."""
     return st.lists(NUMBERS, min_size=m - 2, max_size=m + 2) | st.lists(st.floats(-50, 50), min_size=m, max_size=m)
 
 
@@ -32,13 +32,13 @@ def updates_of(m: int) -> st.SearchStrategy[list[float]]:
 def changed_pings(
     draw: st.DrawFn, ping: Mapping[str, Any], m: int, payloads: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return a valid ping with up to three things changed.
+    """Return a valid ping with up to three changes.
 
     Args:
-        draw: Hypothesis'.
-        ping: the valid one.
-        m: how many weights its model has.
-        payloads: changes of several fields of the payload that may be valid together.
+        draw: Hypothesis' draw function.
+        ping: the valid ping.
+        m: the number of its model's weights.
+        payloads: joint changes of several payload fields, which may be valid together.
     """
     changed = copy.deepcopy(dict(ping))
     payload, fields = changed["payload"], sorted(changed["payload"])
@@ -62,7 +62,7 @@ def changed_pings(
 
 
 def spoiled(data: bytes, draw: st.DrawFn) -> bytes:
-    """Return bytes with one place of them changed."""
+    """Return bytes with a change at one place."""
     at = draw(st.integers(0, len(data)))
     what = draw(st.sampled_from(["cut", "insert", "overwrite", "repeat"]))
     piece = draw(

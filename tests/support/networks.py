@@ -1,4 +1,4 @@
-"""Networks as a user's package has them: of functions, and of modules of Flax and Equinox."""
+"""Networks as in a user's package: of functions, and of Flax and Equinox modules."""
 
 from typing import Literal
 
@@ -12,7 +12,7 @@ import fedping
 
 @fedping.model("of-functions")
 def of_functions(*, features: int, classes: int, width: int = 7, dropout: float = 0.5):
-    """A hidden layer, with dropout unless it is 0."""
+    """A network of functions with a hidden layer, with dropout unless it is 0."""
 
     def init(key):
         one, two = jax.random.split(key)
@@ -48,7 +48,7 @@ class OfLinen(linen.Module):
 
 
 class OfNnx(nnx.Module):
-    """The same; its streams of random numbers have no stream ``default``."""
+    """The same network in NNX; its random number streams have no stream ``default``."""
 
     def __init__(self, classes, rngs):
         self.body = nnx.Conv(1, 3, (3, 3), strides=2, rngs=rngs)
@@ -60,7 +60,7 @@ class OfNnx(nnx.Module):
 
 
 class OfEquinox(equinox.Module):
-    """The same, for one example."""
+    """The same network in Equinox, for one example."""
 
     body: equinox.nn.Conv2d
     dropout: equinox.nn.Dropout
@@ -79,19 +79,19 @@ class OfEquinox(equinox.Module):
 
 @fedping.model("of-linen")
 def of_linen(*, classes: int):
-    """Of Flax's older interface."""
+    """A network by Flax's older interface."""
     return fedping.flax_network(OfLinen(classes), (8, 8, 1))
 
 
 @fedping.model("of-nnx")
 def of_nnx(*, classes: int):
-    """Of Flax's newer interface."""
+    """A network by Flax's newer interface."""
     return fedping.flax_network(lambda rngs: OfNnx(classes, rngs), (8, 8, 1))
 
 
 @fedping.model("of-equinox")
 def of_equinox(*, classes: int):
-    """Of Equinox."""
+    """A network by Equinox."""
     return fedping.equinox_network(lambda key: OfEquinox(classes, key), 64)
 
 
@@ -107,13 +107,13 @@ class WithNorm(linen.Module):
 
 @fedping.model("with-norm")
 def with_norm(*, features: int, classes: int, keeps: Literal["average", "local"] = "local"):
-    """Batch norm, whose statistics are averaged or local."""
+    """A network with batch norm, whose statistics are averaged or local."""
     return fedping.flax_network(WithNorm(classes), features, buffers=keeps)
 
 
 @fedping.model("sometimes-nan")
 def sometimes_nan(*, features: int, classes: int):
-    """Whose loss in training isn't a number for the example with the largest number in the tests."""
+    """A network whose training loss is NaN for the example with the largest number in the tests."""
 
     def apply(weights, x, train):
         outputs = x @ weights["head"]

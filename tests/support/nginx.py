@@ -1,4 +1,4 @@
-"""A real nginx with the file of `docs/deploy/nginx.conf`, before one ingest or several."""
+"""A real nginx with the file `docs/deploy/nginx.conf`, in front of one ingest or several."""
 
 import contextlib
 import http.client
@@ -18,7 +18,7 @@ from tests.support.ingest_server import free_port
 
 CONFIGURATION = Path(__file__).parents[2] / "docs" / "deploy" / "nginx.conf"
 
-# What stands around the file in Debian's /etc/nginx/nginx.conf, with all that it writes below one folder.
+# The configuration around the file as in Debian's /etc/nginx/nginx.conf, with all written files below one folder.
 AROUND = """
 daemon off; pid {folder}/nginx.pid; worker_processes 1; error_log {folder}/error.log; {user}
 events {{ worker_connections 512; }}
@@ -33,7 +33,7 @@ http {{
 
 @dataclass(frozen=True)
 class Nginx:
-    """A running nginx; its clients choose the address that they come from."""
+    """A running nginx; requests choose their source address."""
 
     folder: Path
     port: int
@@ -48,7 +48,7 @@ class Nginx:
     def ask(
         self, method: str, path: str, body: bytes | None = None, source: str = "127.0.0.1", **headers: str
     ) -> tuple[http.client.HTTPResponse, bytes]:
-        """Ask over TLS, with a certificate that is checked; headers have _ for -."""
+        """Send a request over TLS and check the certificate; headers' names have _ for -."""
         with contextlib.closing(self.connect(source)) as connection:
             connection.request(method, path, body, {name.replace("_", "-"): text for name, text in headers.items()})
             answer = connection.getresponse()
@@ -56,11 +56,11 @@ class Nginx:
 
 
 UPSTREAM = "server 127.0.0.1:8080;"
-"""What the file says of ingest."""
+"""The line of the file with ingest's address."""
 
 
 def nginx_before(upstreams: Sequence[int], folder: Path) -> contextlib.AbstractContextManager[Nginx]:
-    """Run nginx with the documented file, of which addresses and paths are replaced, before ingests at some ports."""
+    """Run nginx in front of ingests at some ports, with the documented file's addresses and paths replaced."""
     text = CONFIGURATION.read_text()
     assert UPSTREAM in text
     return nginx_by(text.replace(UPSTREAM, "\n".join(f"server 127.0.0.1:{port};" for port in upstreams)), folder)
@@ -68,7 +68,7 @@ def nginx_before(upstreams: Sequence[int], folder: Path) -> contextlib.AbstractC
 
 @contextlib.contextmanager
 def nginx_by(text: str, folder: Path) -> Iterator[Nginx]:
-    """Run nginx with the documented file, as changed by whoever asks, but with addresses and paths of this machine."""
+    """Run nginx with a changed version of the documented file, with addresses and paths of this machine."""
     needed("nginx")
     openssl = needed("openssl")
     folder.mkdir()
@@ -93,7 +93,7 @@ def nginx_by(text: str, folder: Path) -> Iterator[Nginx]:
 
 @contextlib.contextmanager
 def running_nginx(around: str, folder: Path, port: int) -> Iterator[None]:
-    """Run nginx over the files of a folder, with what stands around them; it listens on a port by then."""
+    """Run nginx with the files of a folder inside a surrounding configuration; yield when it listens on a port."""
     user = "user root;" if os.geteuid() == 0 else ""
     (folder / "nginx.conf").write_text(around.format(folder=folder, user=user))
     command = [needed("nginx"), "-p", str(folder), "-e", str(folder / "error.log"), "-c", str(folder / "nginx.conf")]

@@ -1,28 +1,28 @@
-"""A real object store in a process of its own, which misbehaves as it is told to: S3, Google Cloud Storage or Azure.
+"""A real object store in a separate process, which fails on request: S3, Google Cloud Storage or Azure.
 
     python -m tests.support.object_server s3|gs
-    python -m tests.support.object_server az http://127.0.0.1:PORT      before an azurite that runs there
+    python -m tests.support.object_server az http://127.0.0.1:PORT      in front of an azurite that runs there
 
-S3 is moto's server, Azure is Microsoft's azurite, and Google's is our own (``google_storage.py``, which says why).
+S3 is moto's server, Azure is Microsoft's azurite, and Google's is our own (``google_storage.py`` says why).
 It prints its address. `POST /_faults` with `{"kind": KIND, "share": 0.2, "seed": 1, "method": "PUT", "most": 3}` makes
-a share of the requests fail from then on, at most so many:
+a share of the requests fail from then on, at most ``most`` of them:
 
     slow_down    503 before anything is done
     error        500 before anything is done
     throttled    429 before anything is done
-    conflict     409 before anything is done, as S3 answers while another put is under way
+    conflict     409 before anything is done, as S3 answers during another put
     reset        the connection is cut before anything is done
-    hangs        nothing is done or answered before the server is well again
+    hangs        nothing is done or answered until the faults end
     lost         done, and the connection cut before the answer
     cut          the answer ends in the middle
     denied       403
     expired      as for a token or a signature that is no longer valid
     skewed       403, as for a request whose time is minutes from the server's
     elsewhere    301, as for a bucket of another region
-    deaf         no fault of one request: conditional writes are not obeyed
-    kept         nor this: what is there may not be replaced, as by a policy of retention
+    deaf         not a fault of single requests: conditions of writes are ignored
+    kept         nor this: existing objects can't be replaced, as under a retention policy
 
-`GET /_seen?NAME` tells how many requests of each method there were of a bucket, and how many failed by order.
+`GET /_seen?NAME` returns a bucket's number of requests by method, and of faults on request.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGIO
 SCHEMES = ("s3", "gs", "az")
 
 _PREFIX = "test-"
-"""Begins the name of every bucket."""
+"""Prefix of all bucket names."""
 
 _SLOW = ("503 Slow Down", "SlowDown", "")
 _ERROR = ("500 Internal Server Error", "InternalError", "")
@@ -88,7 +88,7 @@ _ERRORS = {
         "skewed": ("403 Forbidden", "AuthenticationFailed", "Request date header too old: 'Mon, 23 Nov 2026 06:00:00'"),
     },
 }
-"""Of each service: the status, the code, and what Azure says beside the code."""
+"""Errors of each service: status, code, and for Azure the message next to the code."""
 
 _CONDITIONS = ("HTTP_IF_NONE_MATCH", "HTTP_X_GOOG_IF_GENERATION_MATCH")
 
@@ -97,7 +97,7 @@ Start = Callable[..., Any]
 
 @dataclass
 class Bucket:
-    """A bucket of the server: its address for fedping, and how it is made to fail."""
+    """A bucket of the server: its address for fedping, and functions that make it fail."""
 
     url: str
     endpoint: str
@@ -108,15 +108,15 @@ class Bucket:
         requests.post(f"{self.endpoint}/_faults", json=said, timeout=60).raise_for_status()
 
     def well(self) -> None:
-        """Let no request fail any more."""
+        """End all faults."""
         self.faults("", 0.0)
 
     def seen(self) -> Counter[str]:
-        """Return how many requests there were of this bucket, by method, and how many failed by order."""
+        """Return this bucket's number of requests by method, and of faults on request."""
         return Counter(requests.get(f"{self.endpoint}/_seen?{self.name}", timeout=60).json())
 
     def get(self, key: str) -> requests.Response:
-        """Fetch an object by HTTP, as a browser does from a bucket, but as somebody who may."""
+        """Fetch an object by HTTP, like a browser, but with credentials."""
         import obstore
         from obstore.store import from_url
 
@@ -128,23 +128,23 @@ class Bucket:
         return requests.get(address, headers=headers, timeout=60)
 
     def put(self, key: str) -> None:
-        """Write an empty object by HTTP, of a name that the library would not take."""
+        """Write an empty object by HTTP, with a name that the library rejects."""
         _put(self.endpoint, self.scheme, f"{self.name}/{key}")
 
     @property
     def scheme(self) -> str:
-        """Of which service it is."""
+        """The address scheme of the bucket's service."""
         return self.url.partition("://")[0]
 
     @property
     def name(self) -> str:
-        """What the server calls it."""
+        """The bucket's name on the server."""
         return self.url.partition("://")[2]
 
 
 @contextlib.contextmanager
 def object_server(scheme: str = "s3") -> Iterator[str]:
-    """Run the server of a service; yield its address. Skips the test where azurite would be needed and is not here."""
+    """Run the server of a service; yield its address. Skips the test if azurite is needed and missing."""
     with contextlib.ExitStack() as before:
         upstream = []
         if scheme == "az":
@@ -162,13 +162,13 @@ def object_server(scheme: str = "s3") -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def object_servers() -> Iterator[Callable[[str], str]]:
-    """Give what returns the address of a service's server, which runs until the end of all tests."""
+    """Give a function that returns the address of a service's server, which runs until the end of all tests."""
     with contextlib.ExitStack() as running:
         yield cache(lambda scheme: running.enter_context(object_server(scheme)))
 
 
 def environment(endpoint: str, scheme: str) -> dict[str, str]:
-    """Return the variables by which this server is found and asked."""
+    """Return the environment variables with this server's address and credentials."""
     if scheme == "gs":
         return {"GOOGLE_BASE_URL": endpoint, "GOOGLE_BEARER_TOKEN": TOKEN}
     if scheme == "az":
@@ -182,7 +182,7 @@ def environment(endpoint: str, scheme: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def bucket_of(endpoint: str, scheme: str = "s3") -> Iterator[Bucket]:
-    """Make a new bucket, which this process and those that it starts have the keys of."""
+    """Make a new bucket, with its keys in the environment of this process and its children."""
     name = f"{_PREFIX}{uuid.uuid4().hex[:12]}"
     with pytest.MonkeyPatch.context() as patch:
         for variable, value in environment(endpoint, scheme).items():
@@ -195,7 +195,7 @@ def bucket_of(endpoint: str, scheme: str = "s3") -> Iterator[Bucket]:
 
 
 def _put(endpoint: str, scheme: str, path: str, query: str = "") -> None:
-    """Make a bucket or write an empty object, as somebody who may; the library does neither."""
+    """Make a bucket or write an empty object with credentials; the library does neither."""
     address, headers = f"{endpoint}/{path}", {}
     if scheme == "gs":
         headers = {"Authorization": f"Bearer {TOKEN}"}
@@ -206,9 +206,9 @@ def _put(endpoint: str, scheme: str, path: str, query: str = "") -> None:
 
 
 class _Faulty:
-    """Wraps the server's application in faults.
+    """Wraps the server's application with faults.
 
-    S3 carries out a conditional put in one step; moto looks first, and then writes, so that it gets one put at a time.
+    S3 executes a conditional put atomically. moto first checks and then writes, so puts are passed one at a time.
     """
 
     def __init__(self, application: Callable[..., Iterable[bytes]], scheme: str) -> None:
@@ -275,7 +275,7 @@ class _Faulty:
 
 
 def _bucket_in(path: str) -> str:
-    """Return the name of the bucket that a request is about, wherever the service has it in the path."""
+    """Return the bucket's name in a request's path, for any service."""
     return next((part for part in path.split("/") if part.startswith(_PREFIX)), "")
 
 

@@ -1,4 +1,4 @@
-"""An older fedping, as the history of this repository has it, to run beside the present one."""
+"""An older fedping from this repository's history, to run next to the current one."""
 
 import os
 import subprocess
@@ -12,13 +12,13 @@ ROOT = Path(__file__).parents[2]
 
 
 class Older:
-    """The program of a commit, in a folder of its own; it runs with the packages that are installed here."""
+    """The program of a commit, in a separate folder; it runs with the installed packages."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def run(self, *words: object) -> str:
-        """Run a command of it that has to end well, and return what it prints."""
+        """Run a command of the older program, which must succeed, and return its output."""
         done = subprocess.run(
             [sys.executable, "-m", "fedping", *map(str, words)],
             cwd=self.folder,
@@ -35,7 +35,7 @@ class Older:
 
 
 def older_program(commit: str, folder: Path) -> Older:
-    """Return the program of a commit, put into a folder; skip the test where the history does not have it."""
+    """Extract the program of a commit into a folder and return it; skip the test if the history lacks the commit."""
     archive = _git("archive", "--format=tar", commit)
     if archive is None:
         pytest.skip(f"the history of this repository does not have {commit}: it is a copy without it, or a shallow one")

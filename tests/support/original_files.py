@@ -1,4 +1,4 @@
-"""Small data sets in the formats of their authors."""
+"""Small data sets in their authors' formats."""
 
 import io
 import json
@@ -11,7 +11,7 @@ import numpy as np
 
 
 def leaf(users: Mapping[str, tuple[list[Any], list[Any]]], file: Path) -> None:
-    """Write a file as LEAF's scripts do."""
+    """Write a file in the format of LEAF's scripts."""
     file.parent.mkdir(parents=True, exist_ok=True)
     document = {
         "users": list(users),
@@ -22,13 +22,13 @@ def leaf(users: Mapping[str, tuple[list[Any], list[Any]]], file: Path) -> None:
 
 
 def picture(seed: int) -> list[float]:
-    """Return a picture of FEMNIST, rounded as a JSON file has it."""
+    """Return a FEMNIST picture, rounded as in a JSON file."""
     values: list[float] = np.random.default_rng(seed).random(784).round(4).tolist()
     return values
 
 
 class _OfPython2(pickle._Pickler):
-    """Writes bytes as Python 2 writes its texts, as in the authors' batches."""
+    """Bytes that are pickled like Python 2's texts, as in the authors' batches."""
 
     dispatch: ClassVar = dict(pickle._Pickler.dispatch)
 
@@ -42,14 +42,14 @@ class _OfPython2(pickle._Pickler):
 
 
 def pickled(value: Any) -> bytes:
-    """Return a pickle as Python 2 writes it, in protocol 2."""
+    """Return a pickle in protocol 2, as written by Python 2."""
     written = io.BytesIO()
     _OfPython2(written, 2).dump(value)
     return written.getvalue().replace(b"cnumpy._core.multiarray\n", b"cnumpy.core.multiarray\n")
 
 
 def pictures(count: int, seed: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return pictures of CIFAR as the authors' rows: all red, all green, all blue."""
+    """Return CIFAR pictures as the authors' rows: all red values, then green, then blue."""
     return np.random.default_rng(seed).integers(0, 256, (count, 3072), np.uint8)
 
 
@@ -57,7 +57,7 @@ CIFAR_10 = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
 
 
 def cifar_10(folder: Path, labels: Sequence[Sequence[int]], *, binary: bool) -> None:
-    """Write six batches with these labels; the pictures of each are of the seed of its number."""
+    """Write six batches with these labels; each batch's number is the seed of its pictures."""
     folder.mkdir(parents=True, exist_ok=True)
     for seed, (name, each) in enumerate(zip(CIFAR_10, labels, strict=True)):
         data = pictures(len(each), seed)

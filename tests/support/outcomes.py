@@ -31,19 +31,19 @@ AFTER: tuple[Outcome, ...] = (
 
 
 def shop_study(*outcomes: Outcome) -> Study:
-    """Return the study, with the given outcomes in place of its own."""
+    """Return the shop's study, with the given outcomes in place of its own."""
     return replace(small_study(SHOP, m=M), pings="list-update", outcomes=outcomes or AT_CHOICE + AFTER)
 
 
 def list_json(**payload: Any) -> dict[str, Any]:
-    """Return a ping of a list, with the given fields of the payload instead."""
+    """Return a ping of a list, with the given payload fields replaced."""
     own = {"model_version": 0, "study_variation": "treatment", "update": [0.5] * M, "loss": 1.5}
     own |= {"place": 2, "candidates": 8, "seen": 5}
     return {"clientId": CLIENT, "type": "list-update", "payload": own | payload}
 
 
 def outcome_json(**payload: Any) -> dict[str, Any]:
-    """Return a ping of a later outcome, with the given fields of the payload besides."""
+    """Return a ping of a later outcome, with the given payload fields added."""
     own = {"model_version": 0, "study_variation": "treatment", "age": 5}
     return {"clientId": CLIENT, "type": "outcome", "payload": own | payload}
 
@@ -54,7 +54,7 @@ def paid_json(choice: str, amount: float = 49.9, **payload: Any) -> tuple[dict[s
 
 
 def post(ingest: IngestApp, ping: dict[str, Any], document: str | None = None) -> tuple[int, str]:
-    """Post a ping of the shop; return the status and the sentence, empty if it was accepted."""
+    """Post a ping of the shop; return the status and the reason, empty if it was accepted."""
     path = LATER if ping["type"] == "outcome" else LISTS
     answer = ingest.post(f"{path}/{document or uuid.uuid4()}", json.dumps(ping).encode())
     return answer.status_code, answer.json.get("error", "")

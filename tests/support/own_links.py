@@ -1,6 +1,6 @@
-"""An aggregation, an optimizer and a constraint of one's own, written as CONTRIBUTING says.
+"""A custom aggregation, optimizer and constraint, written as CONTRIBUTING says.
 
-Tests register them by :func:`register_own`; a Spark worker, which knows no test, when it imports what it is sent.
+Tests register them by :func:`register_own`. A Spark worker, which runs no test, registers them on import.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from fedping.server_jobs.round.accumulator import ACCUMULATORS, Accumulator, Fin
 
 
 class TrimmedMean(Struct, frozen=True, tag_field="by", tag="trimmed_mean"):
-    """Of each weight the mean without the ``share`` of the least and of the largest updates (Yin et al. 2018)."""
+    """For each weight, the mean without a ``share`` of the smallest and of the largest updates (Yin et al. 2018)."""
 
     share: float = 0.2
 
@@ -38,7 +38,7 @@ def trimmed_mean(settings: TrimmedMean) -> Accumulator[Any]:
 
 
 class NoisyMedian(Struct, frozen=True, tag_field="by", tag="noisy_median"):
-    """The median of the batches' means, half of the last direction, and noise: with a state, and a use of the key."""
+    """The median of the batches' means plus half of the last direction and noise: uses a state and the key."""
 
     noise: float = 0.0
 
@@ -56,7 +56,7 @@ def noisy_median(settings: NoisyMedian) -> Accumulator[Any]:
 
 
 class SignStep(Struct, frozen=True, tag_field="optimizer", tag="sign_step"):
-    """A step of ``rate`` against the sign of what the updates have come to so far."""
+    """A step of ``rate`` by the sign of the sum of all updates so far."""
 
     rate: float = 0.125
 
@@ -70,7 +70,7 @@ def sign_step(settings: SignStep, spec: ModelSpec) -> Transformation[Arrays]:
 
 
 class AtMost(Struct, frozen=True, tag_field="constraint", tag="at_most"):
-    """No weight above ``most``."""
+    """Limits all weights to ``most``."""
 
     most: float = 0.5
 
@@ -80,7 +80,7 @@ def at_most(settings: AtMost, spec: ModelSpec) -> Transformation[Arrays]:
 
 
 def failing(how: str) -> Callable[[Any], Accumulator[Any]]:
-    """Return the maker of an accumulator of means that fails in one of its functions."""
+    """Return a function that makes an accumulator of means which fails in one of its functions."""
     mean = fedping.server_jobs.round.accumulator.mean(Mean())
 
     def raising(*_: Any) -> Any:
@@ -103,11 +103,11 @@ def failing(how: str) -> Callable[[Any], Accumulator[Any]]:
 
 
 class Broken(Struct, frozen=True, tag_field="by", tag="broken"):
-    """An aggregation that fails where it is driven, in whatever process that is."""
+    """An aggregation that fails in the process that runs it."""
 
 
 def register_own(setitem: Callable[[Any, type, Any], None]) -> None:
-    """Put everything here into its table, by a function that does so."""
+    """Register everything here in its table, by a function that sets an entry."""
     setitem(ACCUMULATORS, TrimmedMean, trimmed_mean)
     setitem(ACCUMULATORS, NoisyMedian, noisy_median)
     setitem(ACCUMULATORS, Broken, failing("add"))

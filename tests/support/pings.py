@@ -1,10 +1,10 @@
-"""A valid ping as a plain JSON object, to be changed in one place by a test."""
+"""A valid ping as a plain JSON object, for tests to change in one place."""
 
 from typing import Any
 
 
 def ping_json(m: int = 22, **payload: Any) -> dict[str, Any]:
-    """Return a ping of an arm that submits, with an update of m numbers and the given payload fields instead."""
+    """Return a ping of an arm that submits, with an update of m numbers and the given payload fields replaced."""
     return {
         "clientId": "2a3f7f1e-7a52-4d54-9a5e-0d8f3a9d4c11",
         "type": "frecency-update",

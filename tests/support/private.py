@@ -1,4 +1,4 @@
-"""A study with a private line, and what its clients send."""
+"""A study with a private line, and its clients' pings."""
 
 import base64
 import hashlib
@@ -43,7 +43,7 @@ rounds = 10
 population = 10_000
 sampling = 0.1
 """
-"""As an operator writes it."""
+"""The study file, as an operator writes it."""
 
 PATH = "/submit/private/private-update/1"
 
@@ -64,7 +64,7 @@ def private_study(m: int = 4, *, privacy: Privacy | None = None, local: Local | 
 
 
 def vector(study: Study, update: list[float], loss: float = 0.25, top: float = 1.0) -> bytes:
-    """Return the payload of a vector."""
+    """Return the payload of an update's vector."""
     line = study.lines[0]
     assert line.privacy is not None
     frame = frame_of(line.privacy, line.spec)
@@ -75,7 +75,7 @@ def vector(study: Study, update: list[float], loss: float = 0.25, top: float = 1
 def private_ping(
     study: Study, payload: bytes | None = None, *, arm: str = "treatment", number: int = 0, **more: Any
 ) -> dict[str, Any]:
-    """Return the JSON of a ping of some client of an arm, another one for every number."""
+    """Return the JSON of a ping of a client of an arm; each number is another client."""
     sent = vector(study, [1.0, -2.0, 0.0, 3.0]) if payload is None else payload
     told = {
         "model_version": 0,
@@ -86,7 +86,7 @@ def private_ping(
 
 
 def client_of(study: Study, arm: str, number: int = 0) -> uuid.UUID:
-    """Return the id of some client that belongs to an arm."""
+    """Return the id of a client of an arm."""
     dealt = hash_assignment(study)
     assert isinstance(dealt, Assignment)
     ids = (uuid.UUID(bytes=hashlib.sha256(b"%d %d" % (number, k)).digest()[:16]) for k in range(10_000))

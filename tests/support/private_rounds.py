@@ -1,4 +1,4 @@
-"""Landed pings of private lines, and rounds on them: what tests of private rounds begin with."""
+"""Landed pings of private lines, and rounds on them, for tests of private rounds."""
 
 import hashlib
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from tests.support.rounds import FIRST_MS, id_of
 
 @dataclass(frozen=True)
 class PrivatePing:
-    """One landed ping of a private line, as whoever can post may have sent it."""
+    """One landed ping of a private line, possibly from an attacker."""
 
     client: bytes
     payload: bytes | None
@@ -30,12 +30,12 @@ class PrivatePing:
 
 
 def client(study: Study, arm: str, number: int) -> bytes:
-    """Return the id of some client that belongs to an arm, another one for every number."""
+    """Return the id of a client of an arm; each number is another client."""
     return client_of(study, arm, number).bytes
 
 
 def payloads_of(study: Study, updates: np.ndarray, losses: np.ndarray, tops: np.ndarray) -> list[bytes]:
-    """Return what honest clients send of these updates, shape (k, m), losses and top choices, both (k,)."""
+    """Return honest clients' payloads for updates, shape (k, m), losses and top choices, both (k,)."""
     line = study.lines[0]
     assert line.privacy is not None
     vectors = vectors_of(frame_of(line.privacy, line.spec), updates, losses, tops, line.privacy.loss)
@@ -45,7 +45,7 @@ def payloads_of(study: Study, updates: np.ndarray, losses: np.ndarray, tops: np.
 def private_crowd(
     study: Study, n: int, *, seed: int = 0, version: int = 0, arm: str = "treatment"
 ) -> list[PrivatePing]:
-    """Return one ping of each of n clients of an arm; others for another seed."""
+    """Return one ping for each of n clients of an arm; another seed gives other clients."""
     rng = np.random.default_rng(seed)
     m = study.lines[0].spec.m
     sent = payloads_of(study, rng.normal(0.5, 1, (n, m)), rng.uniform(0, 1, n), rng.integers(0, 2, n).astype(float))

@@ -1,4 +1,4 @@
-"""Which processes a test has started, found by a mark in their environment, however they were started or by whom."""
+"""Finds the processes that a test has started, directly or indirectly, by a mark in their environment."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ MARK = "FEDPING_TEST_MARK"
 
 
 def new_mark() -> dict[str, str]:
-    """Return a variable for the environment of a process, which its descendants inherit."""
+    """Return an environment variable for a process, which its descendants inherit."""
     return {MARK: f"{os.getpid()}-{time.monotonic_ns()}-{uuid.uuid4().hex}"}
 
 
@@ -19,12 +19,12 @@ _SESSIONS: dict[str, dict[int, str]] = {}
 
 
 def note_session(mark: str, session: int, command: str) -> None:
-    """Note a process that leads a session of its own, and shows neither its mark nor its command line."""
+    """Record a session leader that shows neither its mark nor its command line."""
     _SESSIONS.setdefault(mark, {})[session] = command
 
 
 def marked(mark: dict[str, str]) -> dict[int, str]:
-    """Return the living processes with a mark, and their command lines."""
+    """Return the running processes with a mark, and their command lines."""
     wanted, sessions = f"{MARK}={mark[MARK]}".encode(), _SESSIONS.get(mark[MARK], {})
     found = {}
     for folder in Path("/proc").iterdir():
@@ -37,13 +37,13 @@ def marked(mark: dict[str, str]) -> dict[int, str]:
                     state, _, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
                     if int(session) in sessions and state not in "ZX":
                         found[int(folder.name)] = sessions[int(session)]
-            except OSError:  # it has ended, or is not ours
+            except OSError:  # the process has ended, or is another user's
                 continue
     return found
 
 
 PATIENCE = 240.0
-"""Seconds for what takes one or two on a machine with nothing else to do; a test has 600 in all."""
+"""Timeout in seconds for actions that take one or two on an idle machine; a test has 600 in all."""
 
 
 def wait_until(happened: Callable[[], object], seconds: float = PATIENCE) -> bool:
@@ -57,7 +57,7 @@ def wait_until(happened: Callable[[], object], seconds: float = PATIENCE) -> boo
 
 
 def left_over(mark: dict[str, str], seconds: float = PATIENCE) -> list[str]:
-    """Return the command lines of marked processes that are still there after some seconds, and kill them."""
+    """Kill the marked processes that still run after some seconds, and return their command lines."""
     wait_until(lambda: not marked(mark), seconds)
     left = marked(mark)
     for pid in left:

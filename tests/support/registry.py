@@ -1,4 +1,4 @@
-"""What a test registers as an extension, forgotten after it."""
+"""Undoes a test's registration of extensions."""
 
 import pytest
 
@@ -6,10 +6,10 @@ from fedping.protocol import extensions
 
 
 def registry_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the rest of a test register what nobody sees after it.
+    """Undo the registrations of the rest of a test at its end.
 
-    What is installed is loaded before: if that happened in the test, it would be forgotten with the rest, while the
-    process would take it for loaded.
+    Installed extensions are loaded first. If the test loaded them, they would be removed at its end, although the
+    process counts them as loaded.
     """
     extensions.load()
     monkeypatch.setattr(extensions, "_registered", dict(extensions._registered))

@@ -1,4 +1,4 @@
-"""Landed pings, one by one, and a store with a study: what tests of the round begin with."""
+"""Single landed pings, and a store with a study, for tests of rounds."""
 
 import hashlib
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ FIRST_MS = 1_700_000_000_000
 
 @dataclass(frozen=True)
 class Ping:
-    """One landed ping; numbers stand for ids. ``payload`` takes the place of the encoded update."""
+    """One landed ping; numbers stand for ids. ``payload`` replaces the encoded update."""
 
     document: int
     client: int
@@ -46,7 +46,7 @@ class Ping:
 
 
 def id_of(kind: str, number: int) -> bytes:
-    """Return a random-looking id that is the same for the same number."""
+    """Return a random-looking id that depends only on kind and number."""
     return hashlib.sha256(f"{kind}{number}".encode()).digest()[:16]
 
 
@@ -94,14 +94,14 @@ def work_of(paths: Sequence[Path], rules: Rules) -> Work:
 
 
 def line_of(m: int, **pipeline: Any) -> Line:
-    """Return a line with ``m`` weights that begin at 0, and a pipeline of these settings."""
+    """Return a line with ``m`` weights that start at 0, and these pipeline settings."""
     step = Step(start=1, min=0.1, max=3)
     weights = tuple(Weight(name=f"w{i}", start=0, step=step) for i in range(m))
     return Line(name="main", spec=ModelSpec(name="s", model="any", weights=weights), pipeline=Pipeline(**pipeline))
 
 
 def crowd(clients: int, *, seed: int = 0, version: int = 0, m: int = 2, first_document: int = 0) -> list[Ping]:
-    """Return one usable ping of each of some clients, with random updates."""
+    """Return one usable ping for each of some clients, with random updates."""
     rng = np.random.default_rng(seed)
     updates = rng.normal(0.5, 1, (clients, m)).astype(np.float32).tolist()
     return [Ping(first_document + i, i, tuple(u), version=version, loss=float(i % 7)) for i, u in enumerate(updates)]

@@ -1,4 +1,4 @@
-"""A line of shares, its helper in a folder, and landed pings of it: what tests of rounds with two servers need."""
+"""A two-server line, its helper in a folder, and landed pings, for tests of two-server rounds."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,7 +34,7 @@ CENTRAL = Central(epsilon=3, delta=1e-6, rounds=5, population=1000, noise_multip
 
 @dataclass
 class ByHand:
-    """A way to a helper in this process; ``seen`` are the requests that reached it, ``spoil`` changes answers."""
+    """A connection to a helper in this process; ``seen`` has the requests that arrived, ``spoil`` changes answers."""
 
     folder: HelperFolder
     now: datetime = NOW
@@ -50,7 +50,7 @@ class ByHand:
 
 @dataclass
 class Refusing:
-    """A way on which somebody refuses everything; the helper, if its folder is given."""
+    """A connection on which all requests are rejected: with the helper's signature if its folder is given."""
 
     reason: Any
     helper: HelperFolder | None = None
@@ -64,7 +64,7 @@ class Refusing:
 
 @dataclass(frozen=True)
 class SharedLine:
-    """A study with a line of shares, its helper, and what this offers."""
+    """A study with a two-server line, its helper, and the helper's offer."""
 
     study: Study
     helper: HelperFolder
@@ -75,7 +75,7 @@ class SharedLine:
         return ByHand(self.helper)
 
     def vectors(self, n: int, seed: int = 0) -> NDArray[np.int64]:
-        """Return what n honest clients contribute, shape (n, m + 3)."""
+        """Return the vectors of n honest clients, shape (n, m + 3)."""
         line, rng = self.study.lines[0], np.random.default_rng(seed)
         assert line.privacy is not None
         updates = rng.normal(0.5, 1, (n, line.spec.m))
@@ -99,7 +99,7 @@ class SharedLine:
         ]
 
     def crowd(self, n: int, *, seed: int = 0, arm: str = "treatment", version: int = 0) -> list[PrivatePing]:
-        """Return one ping of each of n clients of an arm; others for another seed."""
+        """Return one ping for each of n clients of an arm; another seed gives other clients."""
         return self.pings(self.vectors(n, seed), seed=seed, arm=arm, version=version)
 
 
@@ -116,7 +116,7 @@ def shared_line(
     helper: HelperFolder | None = None,
     **privacy: Any,
 ) -> SharedLine:
-    """Return a line whose helper is in a folder of its own, and takes part."""
+    """Return a two-server line whose helper has joined it, in a separate folder."""
     made = helper or make_helper(folder / "helper")
     shared = Shared(helper=made.identity, min_batch=min_batch, seal=seal, proofs=proofs)
     contribution = Signs() if proofs else ClippedFlat(norm=2.0)
@@ -130,7 +130,7 @@ def shared_line(
 
 
 def plain(line: SharedLine) -> Study:
-    """Return the same study without a helper: what its rounds come to, a line of shares has to come to as well."""
+    """Return the same study without a helper, whose rounds must have the same results as the two-server line's."""
     [of] = line.study.lines
     assert of.privacy is not None
     central = of.privacy.central or msgspec.structs.replace(CENTRAL, noise_multiplier=None)
@@ -139,7 +139,7 @@ def plain(line: SharedLine) -> Study:
 
 
 def as_plain(pings: Sequence[PrivatePing], vectors: NDArray[np.int64]) -> list[PrivatePing]:
-    """Return pings with their vectors in the place of their shares."""
+    """Return pings with their vectors in place of their shares."""
     return [
         replace(ping, payload=vector.astype("<i4").tobytes(), encoding="private")
         for ping, vector in zip(pings, vectors, strict=True)
@@ -147,7 +147,7 @@ def as_plain(pings: Sequence[PrivatePing], vectors: NDArray[np.int64]) -> list[P
 
 
 def documents_in(request: bytes) -> dict[str, list[bytes]]:
-    """Return the document ids that a request has, by arm."""
+    """Return the document ids in a request, by arm."""
     return {
         arm.arm: [arm.documents[at : at + DOCUMENT_BYTES] for at in range(0, len(arm.documents), DOCUMENT_BYTES)]
         for arm in read_signed(request, Request).arms

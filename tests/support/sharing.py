@@ -1,4 +1,4 @@
-"""Lines of shares: a helper with its keys and offers, and what it and the leader together read of pings."""
+"""Two-server lines: a helper with its keys and offers, which also reads pings with the leader's share."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ LEADER = identity_of(signing_key(b"a leader", "tests"))
 
 @dataclass
 class Helper:
-    """A helper that goes on to open what was sealed for its earlier offers."""
+    """A helper that can open shares sealed for any of its offers."""
 
     secret: bytes = b"a helper"
     keys: dict[bytes, bytes] = field(default_factory=dict)
 
     def offer(self, study: Study | PublicStudy, /, made: str = "2026-01-01T00:00:00Z", **otherwise: Any) -> Offer:
-        """Return a new offer for the first line of a study, which says something otherwise."""
+        """Return a new offer for the first line of a study, with some terms changed."""
         line = study.lines[0]
         assert line.privacy is not None
         assert line.privacy.shared is not None
@@ -41,7 +41,7 @@ class Helper:
         return offer
 
     def read(self, study: Study | PublicStudy, ping: dict[str, Any], document: UUID) -> NDArray[np.int64] | None:
-        """Return the vector of a ping, as both servers together could; None if it is not sealed for it."""
+        """Return the vector of a ping from both servers' shares; None if it isn't sealed for this helper."""
         told, line = ping["payload"], study.lines[0]
         assert line.privacy is not None
         assert line.privacy.shared is not None
@@ -55,13 +55,13 @@ class Helper:
 
 
 def together(share: bytes, seed: bytes) -> NDArray[np.int64]:
-    """Return the vector that a leader's share and a seed are of."""
+    """Return the vector of a leader's share and a seed."""
     words = words_of(np.frombuffer(share, np.uint8)[None])[0]
     return WORDS.centred(WORDS.plus(words, mask(seed, len(words))))
 
 
 def shared(privacy: Privacy, **settings: Any) -> Privacy:
-    """Return settings of a private line with two servers."""
+    """Return the privacy settings of a two-server line."""
     return replace(privacy, shared=Shared(**{"helper": HELPER, "min_batch": 2} | settings))
 
 

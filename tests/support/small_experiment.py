@@ -1,4 +1,4 @@
-"""A small experiment in a folder, and a run of it that can be killed at a chosen system call."""
+"""A small experiment in a folder, whose run can be killed at a chosen system call."""
 
 import os
 import signal
@@ -116,7 +116,7 @@ hosts = 10
 
 
 def experiment_file(folder: Path, *, min_clients: int = 5, **changes: Any) -> Path:
-    """Write a study and an experiment of it; return the experiment's path."""
+    """Write a study and its experiment; return the experiment's path."""
     said = {"seed": 4, "clients": 700, "iterations": 5, "ticks": 3, "more": "", "optimization": "", "users": ""}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "study.toml").write_text(STUDY.format(min_clients=min_clients, weights=_weights()))
@@ -135,7 +135,7 @@ def private_experiment_file(
     more_study: str = "",
     **changes: Any,
 ) -> Path:
-    """Write a private study and an experiment of it; return the experiment's path."""
+    """Write a private study and its experiment; return the experiment's path."""
     said = {"seed": 4, "iterations": 3, "ticks": 2, "more": ""}
     folder.mkdir(parents=True, exist_ok=True)
     study = PRIVATE_STUDY.format(
@@ -160,12 +160,12 @@ def _weights() -> str:
 
 
 def contents(out: Path) -> dict[str, bytes]:
-    """Return everything that a run left, by path."""
+    """Return all files of a run, by path."""
     return {str(file.relative_to(out)): file.read_bytes() for file in sorted(out.rglob("*")) if file.is_file()}
 
 
 def _killed_at(name: str, number: int, moment: str) -> None:
-    """Kill this process before or after the so-manieth call of a function of ``os``."""
+    """Kill this process before or after the ``number``-th call of a function of ``os``."""
     call, count = getattr(os, name), 0
 
     def disturbed(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""One Spark session for all tests that are not about how a session starts and ends: a JVM has to warm up only once."""
+"""One Spark session for all tests that don't test a session's start and end, so that a JVM warms up only once."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,7 +15,7 @@ CORES = 2
 
 
 class SharedSession:
-    """A session that the first test to ask for it starts; it ends with the run, or for a test of sessions."""
+    """A session that starts with the first test that uses it, and ends with the run or for a test of sessions."""
 
     def __init__(self) -> None:
         self._opened = ExitStack()
@@ -38,13 +38,13 @@ SHARED = SharedSession()
 
 @pytest.fixture
 def spark() -> "SparkSession":
-    """The session that tests share."""
+    """Give the Spark session that tests share."""
     return SHARED.get()
 
 
 @pytest.fixture
 def warm_commands(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> "SparkSession":
-    """Let commands that are run in this process use the shared session in place of one of their own."""
+    """Let commands run in this process use the shared session instead of their own."""
 
     @contextmanager
     def shared(_: SparkSettings | None = None) -> "Iterator[SparkSession]":
@@ -59,5 +59,5 @@ def warm_commands(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> "Sp
 
 @pytest.fixture
 def no_shared_session() -> None:
-    """For a test that starts a session in this process itself, of which there can be but one at a time."""
+    """End the shared session, for a test that starts one in this process; a process can have only one at a time."""
     SHARED.end()

@@ -1,4 +1,4 @@
-"""A round's step on what versions keep: given the mean update, without any pings."""
+"""A round's step from a version's weights and state, given the mean update, without pings."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from fedping.server_jobs.optimize import first_state, state_from_document, state
 def next_weights(
     line: Line, weights: tuple[float, ...], state: ChainState, aggregate: Aggregate
 ) -> tuple[tuple[float, ...], dict[str, LinkState]]:
-    """Return the weights and the state that follow from an aggregate."""
+    """Return the next weights and state after an aggregate."""
     there, after = step_arrays(
         line, np.array(weights), state_from_document(state, first_state(line)), np.array(aggregate.mean)
     )

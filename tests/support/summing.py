@@ -1,4 +1,4 @@
-"""A study whose institutions protect each row in their sum, and all that takes part in it: a server, and a helper."""
+"""A study whose institutions protect each row in their sum, with its server and helper."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -54,7 +54,7 @@ def summed(
 
 
 def offered(folder: Path, **settings: Any) -> tuple[Study, bytes]:
-    """Return a study, and what clients fetch of it with the offer of its helper."""
+    """Return a study, and its public document with the helper's offer."""
     helper = make_helper(folder / "helper")
     study = summed(helper.identity, **settings)
     public = public_study(study)
@@ -64,7 +64,7 @@ def offered(folder: Path, **settings: Any) -> tuple[Study, bytes]:
 
 @dataclass(frozen=True)
 class Summing:
-    """Where everything is: the study, its helper, the two servers, and the folder with ``store`` and ``landing``."""
+    """A running study: its helper, its two servers, and the folder with ``store`` and ``landing``."""
 
     study: Study
     helper: HelperFolder
@@ -81,12 +81,12 @@ class Summing:
         return self.folder / "landing"
 
     def round(self) -> list[str]:
-        """Return the command of a round."""
+        """Return the words of a round's command."""
         places = ["--store", self.store, "--landing", self.landing, "--privacy-key", self.folder / "key"]
         return ["round", STUDY, "--engine", "numpy", *map(str, places), "--helper", self.way.url]
 
     def released(self, version: int) -> tuple[int, ...]:
-        """Return the sum that a version was made of."""
+        """Return the sum from which a version was computed."""
         privacy = open_store(self.store).version(STUDY, "main", version).lineage.privacy
         assert privacy is not None
         return privacy.released["hospitals"]
@@ -94,7 +94,7 @@ class Summing:
 
 @contextmanager
 def summing(folder: Path, **settings: Any) -> Iterator[Summing]:
-    """Yield a study that runs, with the offer of its helper published."""
+    """Yield a running study with a published helper's offer."""
     helper = make_helper(folder / "helper")
     study = summed(helper.identity, **settings)
     store = store_with(folder / "store", study)

@@ -1,4 +1,4 @@
-"""Pings as the two studies of 2018 sent them, made by hand from what is known of their wire."""
+"""Pings in the format of the two studies of 2018, written by hand from the known fields."""
 
 import gzip
 import json
@@ -20,7 +20,7 @@ FIRST: dict[str, Any] = {
     "study_variation": ARM,
     "num_chars_typed": 3,
 }
-"""All that the published add-on of the first study said; its two numbers count history and bookmarks only."""
+"""Payload of the first study's published add-on; its two suggestion counts include history and bookmarks only."""
 
 SECOND: dict[str, Any] = {
     "model_version": 0,
@@ -43,7 +43,7 @@ SECOND: dict[str, Any] = {
     "enter_was_pressed": 1,
     "study_addon_version": "2.0.0",
 }
-"""All that the add-on of the second study said."""
+"""Payload of the second study's add-on."""
 
 APPLICATION = {
     "architecture": "x86-64",
@@ -61,7 +61,7 @@ HEADERS = {"Content-Type": "application/json; charset=UTF-8", "Content-Encoding"
 
 
 def telemetry_study(name: str = "firefox", m: int = M, **settings: Any) -> Study:
-    """Return a study of one line with a training arm and a control that only reports; it takes telemetry."""
+    """Return a study that accepts telemetry: one line, a training arm, and a control arm that only reports."""
     line = small_study("any", m=m).lines[0]
     arms = (
         Arm(name=ARM, share=0.6, line=line.name, applies=True, submits=True),
@@ -85,10 +85,10 @@ def envelope(payload: dict[str, Any], document: str, client: str, **fields: Any)
 
 
 def path(document: str, document_type: str = "frecency-update", query: str = "?v=4") -> str:
-    """Return where a browser sends such a ping."""
+    """Return the path to which a browser posts such a ping."""
     return f"/submit/telemetry/{document}/{document_type}/Firefox/61.0/release/20180621125625{query}"
 
 
 def packed(ping: dict[str, Any]) -> bytes:
-    """Return a ping as a browser sends it."""
+    """Return the body of a ping as a browser sends it."""
     return gzip.compress(json.dumps(ping, separators=(",", ":")).encode())

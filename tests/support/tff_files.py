@@ -1,4 +1,4 @@
-"""Small data sets in the files of TensorFlow Federated."""
+"""Small data sets in TensorFlow Federated's file formats."""
 
 import sqlite3
 import struct
@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 Clients = Mapping[str, Mapping[str, Any]]
-"""By client and feature, its examples: an array, or a list of texts as bytes."""
+"""Examples by client and feature: an array, or a list of texts as bytes."""
 
 
 def hdf5(file: Path, clients: Clients) -> None:
-    """Write clients as TFF's files of HDF5 have them; the test is skipped without h5py."""
+    """Write clients in the layout of TFF's HDF5 files; skip the test without h5py."""
     h5py = pytest.importorskip("h5py")
     file.parent.mkdir(parents=True, exist_ok=True)
     with h5py.File(file, "w") as opened:
@@ -29,7 +29,7 @@ def hdf5(file: Path, clients: Clients) -> None:
 
 
 def sqlite(file: Path, splits: Mapping[str, Clients], index: bool = False) -> None:
-    """Write the clients of several splits as TFF's files of SQLite have them."""
+    """Write the clients of several splits in the layout of TFF's SQLite files."""
     file.parent.mkdir(parents=True, exist_ok=True)
     database = sqlite3.connect(file)
     database.execute("CREATE TABLE examples (split_name TEXT, client_id TEXT, serialized_example_proto BLOB)")
@@ -47,7 +47,7 @@ def sqlite(file: Path, splits: Mapping[str, Clients], index: bool = False) -> No
 
 
 def record(features: Mapping[str, Any]) -> bytes:
-    """Return a record of TensorFlow: bytes as a text, arrays as lists of single-precision or whole numbers."""
+    """Return a TensorFlow record: bytes as a text, arrays as lists of single-precision or whole numbers."""
     entries = b""
     for name, value in features.items():
         entries += field(1, field(1, name.encode()) + field(2, _feature(value)))
@@ -64,7 +64,7 @@ def _feature(value: Any) -> bytes:
 
 
 def field(number: int, content: bytes) -> bytes:
-    """Return a field of a protocol buffer that is bytes."""
+    """Return a bytes field of a protocol buffer."""
     return varint(number << 3 | 2) + varint(len(content)) + content
 
 

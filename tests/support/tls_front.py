@@ -1,4 +1,4 @@
-"""TLS before a server of this machine, by a certificate of an authority of its own, as a company's proxy has it."""
+"""TLS in front of a local server, with a certificate from a private authority, as in a company's proxy."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ YESTERDAY = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
 
 
 def _certificate(name: str, key: ec.EllipticCurvePrivateKey, by: tuple[str, ec.EllipticCurvePrivateKey]) -> bytes:
-    """Return a PEM certificate of a key that another one has signed; its own makes it an authority."""
+    """Return a PEM certificate of a key, signed by another key; signed by itself, it is an authority."""
     named, signs = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, each)]) for each in (name, by[0]))
     made = (
         x509.CertificateBuilder(signs, named, key.public_key(), x509.random_serial_number())
@@ -41,7 +41,7 @@ def _certificate(name: str, key: ec.EllipticCurvePrivateKey, by: tuple[str, ec.E
 
 
 def make_certificates(folder: Path) -> tuple[Path, Path]:
-    """Write the certificate of an authority, and key and certificate of a server; return both files."""
+    """Write an authority's certificate, and a server's key and certificate in one file; return both files."""
     authority, server = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     ca, both = folder / "ca.pem", folder / "server.pem"
     ca.write_bytes(_certificate("an authority", authority, ("an authority", authority)))
@@ -54,7 +54,7 @@ def make_certificates(folder: Path) -> tuple[Path, Path]:
 
 @contextlib.contextmanager
 def tls_front(port: int, certificate: Path) -> Iterator[str]:
-    """Take TLS connections and pass their bytes to a port of this machine; yield the https address."""
+    """Accept TLS connections and forward their bytes to a local port; yield the https address."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     loop, ready, address = asyncio.new_event_loop(), threading.Event(), [""]

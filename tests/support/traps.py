@@ -1,4 +1,4 @@
-"""A folder with files named as our rooms are and as their modules: a user's own, which are none of our business."""
+"""A folder with a user's files that have the names of fedping's packages and modules; fedping must not import them."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ SPRUNG = "a user's module was imported"
 
 
 def traps(folder: Path) -> Path:
-    """Make a folder that has each room's name as a module or a package; importing one raises. Return the folder."""
+    """Make and return a folder with a module or package for each name of fedping's packages; importing one raises."""
     folder.mkdir(parents=True)
     for at, name in enumerate(ROOMS):
         file = folder / name / "__init__.py" if at % 2 else folder / f"{name}.py"

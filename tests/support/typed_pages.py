@@ -1,8 +1,8 @@
-"""A page of the docs as a reader types it: its files and commands in order, in one terminal, with what each shows.
+"""A page of the docs, followed by a reader: its files and commands in order, in one terminal, with their outputs.
 
-In a block ``console``, commands after ``$ `` are typed; those after ``# ``, which need root, are not. What follows a
-command is what it shows, compared line by line: ``…`` stands for anything, and for any number of lines if alone in its
-line; numbers with a decimal point may differ. Other blocks are files, if they begin with ``# file: NAME``.
+In a block ``console``, commands after ``$ `` are typed; those after ``# ``, which need root, are not. The lines after
+a command are its expected output, compared line by line: ``…`` stands for any text or, alone in a line, for any
+number of lines; numbers with a decimal point may differ. Other blocks are files, if they begin with ``# file: NAME``.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ $ export PATH=$PWD/env/bin:$PATH
 $ fedping --version
 fedping, version …
 """
-"""The block that each page of a first hour begins with."""
+"""The first block of each page of a first hour."""
 
 
 @dataclass(frozen=True)
 class File:
-    """A file that a page has its reader write."""
+    """A file that a page tells the reader to write."""
 
     name: str
     text: str
@@ -48,7 +48,7 @@ class File:
 
 @dataclass(frozen=True)
 class Command:
-    """A command of a page, and what the page shows of its output; one after ``# `` is for root."""
+    """A command of a page with its shown output; a command after ``# `` is for root."""
 
     text: str
     shows: str
@@ -67,7 +67,7 @@ def steps(page: str) -> Iterator[File | Command]:
 
 
 def shown_by(expected: str, said: str) -> bool:
-    """Return whether an output is what a page shows."""
+    """Return whether an output matches a page's."""
     lines = [line.strip() for line in expected.strip().splitlines()]
     parts = []
     for line in lines:
@@ -81,12 +81,12 @@ def shown_by(expected: str, said: str) -> bool:
 
 
 class Terminal:
-    """One shell for a whole page, in an empty folder, which knows nothing of the checkout.
+    """One shell for a whole page, in an empty folder, without access to the checkout.
 
     Args:
         folder: the folder.
-        ports: those that the page names; each is replaced by a free one.
-        environment: more variables.
+        ports: the ports that the page names; each is replaced by a free one.
+        environment: more environment variables.
     """
 
     def __init__(self, folder: Path, ports: tuple[str, ...] = (), **environment: str) -> None:
@@ -112,13 +112,13 @@ class Terminal:
         )
 
     def here(self, text: str) -> str:
-        """Return a text with the ports of this terminal in place of those of the page."""
+        """Return a text with the page's ports replaced by this terminal's."""
         for port, free in self._ports.items():
             text = re.sub(rf"\b{port}\b", free, text)
         return text
 
     def type(self, command: str) -> str:
-        """Run a command and return what it shows; it has to end with 0."""
+        """Run a command, which must exit with 0, and return its output."""
         assert self._shell.stdin
         assert self._shell.stdout
         script = self.folder.with_name("typed.sh")
@@ -135,7 +135,7 @@ class Terminal:
         raise AssertionError(f"the shell ended at: $ {command}\n{''.join(said)}")
 
     def close(self) -> None:
-        """End everything that was started from here."""
+        """End all processes started from this terminal."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._shell.pid, number)
@@ -144,7 +144,7 @@ class Terminal:
 
 
 def follow(page: str, terminal: Terminal) -> Iterator[tuple[Command, str]]:
-    """Write the files of a page and type its commands; yield each with its output, which is as the page shows it."""
+    """Write the files of a page and type its commands; yield each with its output, which matches the page."""
     for step in steps(page):
         if isinstance(step, File):
             (terminal.folder / step.name).write_text(terminal.here(step.text), "utf-8")

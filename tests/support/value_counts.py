@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from fedping.analysis.statistics import ValueCounts
 
 VALUES = st.lists(st.integers(-5, 12), min_size=1, max_size=60)
-"""Raw data with many ties."""
+"""Strategy for raw data with many ties."""
 
 TYPED = np.array([0.05, 0.17, 0.22, 0.2, 0.15, 0.1, 0.06, 0.03, 0.015, 0.005])
-"""Probabilities of a made-up count metric, of 0, 1, 2, ..."""
+"""Probabilities of the values 0, 1, 2, … of an invented count metric."""
 
 
 def counts_of(data: list[int] | np.ndarray) -> ValueCounts:
@@ -23,7 +23,7 @@ def drawn(rng: np.random.Generator, n: int, probabilities: np.ndarray = TYPED) -
 
 
 def most_alarms(studies: int, level: float) -> int:
-    """Return how many false alarms a right test exceeds with a probability below 1e-4."""
+    """Return the number of false alarms that a correct test exceeds with a probability below 1e-4."""
     from scipy.stats import binom
 
     return int(binom.isf(1e-4, studies, level))

@@ -1,4 +1,4 @@
-"""Verdicts without Spark: a study's tally from values that a test writes down."""
+"""Verdicts without Spark: a study's tally from values given by a test."""
 
 import msgspec
 import numpy as np
@@ -10,7 +10,7 @@ from fedping.protocol.study import Arm, Study
 from tests.support.versions import small_study
 
 HOUR = 425_000
-"""Hours since 1970 of the first ping."""
+"""The time of the first ping, in hours since 1970."""
 
 
 def metric_tally(clients: np.ndarray) -> MetricTally:
@@ -45,7 +45,7 @@ def arm_tally(typed: np.ndarray, ranks: np.ndarray) -> ArmTally:
 
 
 def made_tally(arms: dict[str, float], clients: int = 600, seed: int = 1) -> StudyTally:
-    """Return a tally of arms by the mean that they type, with three pings a client."""
+    """Return a tally of arms with given means of typed characters, with three pings for each client."""
     rng = np.random.default_rng(seed)
     return StudyTally(
         arms={
@@ -58,7 +58,7 @@ def made_tally(arms: dict[str, float], clients: int = 600, seed: int = 1) -> Stu
 
 
 def made_verdict(arms: dict[str, float], window: Window | None = None, study: Study | None = None) -> Verdict:
-    """Return the verdict over such a tally; arms follow the line of a small study."""
+    """Return the verdict on such a tally; arms follow the line of a small study."""
     shares = {name: 1 / len(arms) for name in arms}
     line_arms = tuple(
         Arm(name=name, share=share, line="main", applies=i == 0, submits=i == 0)

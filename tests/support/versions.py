@@ -24,13 +24,13 @@ def small_study(name: str = "study", *, m: int = 2, min_clients: int = 1) -> Stu
 
 
 def version_0(study: Study) -> Version:
-    """Return version 0 of the study's only line, with an optimizer state that shows if it is lost."""
+    """Return version 0 of the study's only line, with an optimizer state whose loss would be noticed."""
     state = {"rprop": {"rate": (0.1, 0.2)}}
     return first_version(study.name, "main", study.lines[0].spec, state, WHEN, "test", "config")
 
 
 def after(parent: Version, *, change: float = 0.5) -> Version:
-    """Return the version that follows a parent, every weight changed by ``change``."""
+    """Return a parent's next version, every weight changed by ``change``."""
     weights = tuple(w + change for w in parent.weights)
     return msgspec.structs.replace(
         parent,

@@ -1,4 +1,4 @@
-"""An event loop whose clock moves only when everybody waits: hours of back-off pass at once, and to the second."""
+"""An event loop whose clock advances only when all tasks wait: hours of backoff pass at once, exact to the second."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,9 +8,9 @@ _T = TypeVar("_T")
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """Without a network: whoever waits for a socket here waits for nothing.
+    """An event loop with virtual time, without a network: waiting for a socket never ends.
 
-    What a thread does while everybody waits for it takes the time that :meth:`spend` says, and else none.
+    Work in a thread takes the time passed to :meth:`spend`, by default none.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._now
 
     def spend(self, seconds: float) -> None:
-        """Let time pass, from a thread that everybody waits for."""
+        """Let time pass, called from a thread that all tasks wait for."""
         self._now += seconds
 
     def _leap(self, timeout: float | None = None) -> Any:
@@ -37,6 +37,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 def in_virtual_time(job: Coroutine[Any, Any, _T]) -> _T:
-    """Run a coroutine in a loop of its own that begins at second 0."""
+    """Run a coroutine in a new loop that begins at second 0."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(job)

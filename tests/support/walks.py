@@ -1,4 +1,4 @@
-"""A line with many versions, as rounds would have made them, without pings: a seeded walk of the real optimizer."""
+"""A line with many versions, as if from rounds but without pings: a seeded walk of the real optimizer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def walked_store(folder: Path, study: Study, versions: int, seed: int = 1) -> Mo
 
 
 def walk_on(folder: Path, study: Study, versions: int, seed: int = 1) -> None:
-    """Add versions to a line, the last one published, those before it only written, which takes no time."""
+    """Add versions to a line; only the last is published, the others are just written, which is fast."""
     store, rng = open_store(folder), np.random.default_rng(seed)
     head = store.head(study.name, study.lines[0].name)
     for _ in range(versions - 1):
@@ -44,7 +44,7 @@ def walk_on(folder: Path, study: Study, versions: int, seed: int = 1) -> None:
 
 
 def following(study: Study, head: Version, rng: np.random.Generator) -> Version:
-    """Return a version that follows ``head``: each weight is drawn, by noisy updates, to a place of its own."""
+    """Return the version after ``head``: noisy updates pull each weight towards its own target."""
     line = study.line(head.line)
     weights, m = np.array(head.weights), line.spec.m
     goal = np.array(line.spec.start) * (1 + np.sin(np.arange(m))) + 10
@@ -73,7 +73,7 @@ def following(study: Study, head: Version, rng: np.random.Generator) -> Version:
 
 
 def created_at(number: int) -> str:
-    """Return when a version of the walk was published."""
+    """Return the publication time of a version of the walk."""
     return f"{CLOCK + number * INTERVAL}+00:00"
 
 

@@ -1,4 +1,4 @@
-"""Runs in a folder as the dashboard's book keeps them, without a process."""
+"""Runs in a folder in the form of the dashboard's book, without a process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BEGUN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 def noted(runs: Path, id: str, title: str, text: str = SMALL) -> Path:
-    """Note a run in a folder, as one that was lost; return its folder."""
+    """Record a run in a folder, as a lost one; return its folder."""
     folder = runs / id
     folder.mkdir(parents=True)
     (folder / NOTE).write_bytes(msgspec.json.encode(Note(title, BEGUN)))
@@ -27,7 +27,7 @@ def noted(runs: Path, id: str, title: str, text: str = SMALL) -> Path:
 
 
 def ended(folder: Path, code: int = 0) -> None:
-    """Let a run's process have ended."""
+    """Record that a run's process has ended."""
     (folder / ENDED).write_bytes(msgspec.json.encode(Ended(code, BEGUN)))
 
 
@@ -40,7 +40,7 @@ def finished_run(runs: Path, id: str, title: str, *changes: str) -> Path:
 
 
 class Going:
-    """A run of one variant that goes on as far as a test lets it."""
+    """A run of one variant, which a test advances."""
 
     def __init__(self, runs: Path, id: str, seeds: int = 1) -> None:
         self.folder = noted(runs, id, "goes on")
@@ -53,7 +53,7 @@ class Going:
         write_units(self.out, self.units)
 
     def begin(self, unit: int = 0) -> tuple[MetricLog, ProgressFile]:
-        """Begin one of its runs, or begin it again."""
+        """Begin or restart one of the run's units."""
         folder = self.out / self.units[unit].folder
         folder.mkdir(parents=True, exist_ok=True)
         log = MetricLog("v", self.units[unit].seed, None)

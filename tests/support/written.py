@@ -1,10 +1,10 @@
-"""What fedping writes, small and of every kind, to be compared between versions of Python.
+"""Writes small documents of every kind, to compare between versions of Python.
 
-    python -m tests.support.written write FOLDER    write all of it
-    python -m tests.support.written check FOLDER    write it again elsewhere and compare byte by byte; compute every
-                                                    version of the folder's store again from its landed pings
+    python -m tests.support.written write FOLDER    write all documents
+    python -m tests.support.written check FOLDER    write them again elsewhere and compare byte by byte; recompute
+                                                    every version of the folder's store from its landed pings
 
-`.ci/run` writes with one Python and checks with every other one; the packages are those of the lock, which has a newer
+`.ci/run` writes with one Python and checks with every other one; the packages are the lock file's, which has a newer
 NumPy and SciPy for 3.12 and later than for 3.11.
 """
 
@@ -47,7 +47,7 @@ CLIENTS = tuple(str(UUID(int=number << 64 | 0x4000_8000_0000_0000_0000, version=
 
 
 def exact_pings(version: int) -> list[Ping]:
-    """Return 32 clients' pings whose sums are exact, so that no processor rounds them otherwise."""
+    """Return 32 clients' pings whose sums are exact, so that all processors agree."""
     return [
         Ping(
             document=100 * version + n, client=n, update=((n % 8 - 2) / 4, (n % 5 - 3) / 8), version=version, loss=n / 4
@@ -57,7 +57,7 @@ def exact_pings(version: int) -> list[Ping]:
 
 
 def write_store(folder: Path) -> ModelStore:
-    """Write a store of six versions, a rollback and a change of settings among them, and the pings of their rounds."""
+    """Write a store of six versions, including a rollback and a change of settings, and the pings of their rounds."""
     landing = folder / "landing"
     store = store_with(folder / "store", small_study())
     for n in range(5):
@@ -73,7 +73,7 @@ def write_store(folder: Path) -> ModelStore:
 
 
 def _change(store: ModelStore) -> None:
-    """Change settings of the study, so that versions before and after are made with others."""
+    """Change settings of the study, so that earlier and later versions have different ones."""
     study = store.study("study")
     line = study.lines[0]
     fewer = msgspec.structs.replace(line, pipeline=msgspec.structs.replace(line.pipeline, min_clients=2))
@@ -82,9 +82,9 @@ def _change(store: ModelStore) -> None:
 
 
 def digests() -> dict[str, str]:
-    """Return by name what identifies things: of settings their digests, of seeds what is drawn from them.
+    """Return identities by name: digests of settings, and draws from seeds.
 
-    None of it depends on the processor.
+    They don't depend on the processor.
     """
     found = {}
     for file in ("firefox_2018.toml", "linear.toml", "demo.toml"):
@@ -110,7 +110,7 @@ def digests() -> dict[str, str]:
 
 
 def write(folder: Path) -> None:
-    """Write all of it into a new folder."""
+    """Write all documents into a new folder."""
     folder.mkdir(parents=True)
     write_schemas(folder / "schema")
     store = write_store(folder)
@@ -121,7 +121,7 @@ def write(folder: Path) -> None:
 
 
 def comparable(folder: Path) -> dict[str, bytes]:
-    """Return what was written, by path, without how long it took and the record of which Python and NumPy wrote it."""
+    """Return the written files by path, without durations and the record of the Python and NumPy versions."""
     found = {name: data for name, data in contents(folder).items() if Path(name).name != ENVIRONMENT}
     for name, data in found.items():
         if name.endswith("run.json"):
@@ -130,7 +130,7 @@ def comparable(folder: Path) -> dict[str, bytes]:
 
 
 def check(folder: Path) -> list[str]:
-    """Return in sentences what is not the same when this Python writes it, or computes the folder's store again."""
+    """Return the differences, as sentences, when this Python writes the documents or recomputes the folder's store."""
     with tempfile.TemporaryDirectory() as temporary:
         own = Path(temporary) / "own"
         write(own)
@@ -150,7 +150,7 @@ def check(folder: Path) -> list[str]:
 
 
 def main(what: str, where: str) -> int:
-    """Write, or check and say what differs; return the exit code."""
+    """Write the documents, or check them and print the differences; return the exit code."""
     if what == "write":
         write(Path(where))
         return 0

@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * The box to type into and its suggestions, as the combobox pattern of ARIA has it: the focus stays in the box, arrows
- * move among the suggestions, Enter or a click takes one, Escape closes.
+ * The box to type into and its suggestions, after ARIA's combobox pattern: the focus stays in the box, arrow keys move
+ * through the suggestions, Enter or a click chooses one, Escape closes the list.
  *
  * @import { Remembered } from "../history.js"
  * @import { Shown } from "../../study/learning.js"
@@ -13,7 +13,7 @@
 import { inWords } from "../history.js";
 import { counted, el, told } from "./dom.js";
 
-/** What is said of the way to a choice: counted from the moment the box got the focus. */
+/** The observations that are reported with a choice, counted from the moment the box got the focus. */
 class Interaction {
   constructor() {
     this.began = performance.now();
@@ -46,7 +46,7 @@ export class Combobox {
    * @param {object} settings
    * @param {HTMLInputElement} settings.input
    * @param {HTMLElement} settings.list
-   * @param {HTMLElement} settings.said Where what happens is said to those who do not see it.
+   * @param {HTMLElement} settings.said The element whose text screen readers read out.
    * @param {(typed: string) => Shown} settings.rank
    * @param {OnChoice} settings.onChoice
    */
@@ -61,7 +61,7 @@ export class Combobox {
     input.addEventListener("blur", () => this.close());
     input.addEventListener("input", () => this.open());
     input.addEventListener("keydown", (event) => this.#onKey(event));
-    // Before the box loses the focus, which would close the list under the pointer.
+    // Otherwise the box would lose the focus, which closes the list under the pointer.
     list.addEventListener("mousedown", (event) => event.preventDefault());
     list.addEventListener("click", (event) => this.#onClick(event));
   }
@@ -70,7 +70,7 @@ export class Combobox {
     return this.#shown !== null;
   }
 
-  /** Put a text into the box and show what fits. @param {string} text */
+  /** Put a text into the box and show the matching pages. @param {string} text */
   type(text) {
     this.input.focus();
     this.input.value = text;

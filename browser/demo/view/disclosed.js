@@ -8,7 +8,7 @@ import { el } from "./dom.js";
  * The groups of a ping's fields in plain words, each with this ping's values.
  *
  * @param {any} ping
- * @returns {HTMLElement[]} Empty for a kind of ping without words.
+ * @returns {HTMLElement[]} Empty for a kind of ping without a disclosure.
  */
 export function disclosed(ping) {
   const disclosure = disclosureOf(ping);

@@ -4,8 +4,8 @@
 /**
  * @template {keyof HTMLElementTagNameMap} T
  * @param {T} tag
- * @param {Record<string, string | number | boolean | null>} [attributes] `true` for one without a value; `false` and null
- *   for none.
+ * @param {Record<string, string | number | boolean | null>} [attributes] `true` sets an attribute without a value;
+ *   `false` and null set none.
  * @param {...(Node | string | number | null)} children
  * @returns {HTMLElementTagNameMap[T]}
  */
@@ -26,7 +26,7 @@ function asNode(child) {
 }
 
 /**
- * The element with an id, which the page has.
+ * The element with an id, which must exist.
  *
  * @template {HTMLElement} E
  * @param {string} id
@@ -42,7 +42,7 @@ export function byId(id, kind) {
 }
 
 /**
- * A number for people: whole ones whole, others with four digits that count.
+ * A number for readers: integers in full, others with four significant digits.
  *
  * @param {number} value
  */
@@ -59,7 +59,7 @@ export function signed(value) {
 }
 
 /**
- * A number of things, in words.
+ * A number of things in words, such as "2 pages".
  *
  * @param {number} count
  * @param {string} thing

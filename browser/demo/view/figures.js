@@ -1,9 +1,9 @@
 // @ts-check
-/** Tables with a bar in each row. The numbers are next to the bars, so that they are readable without them. */
+/** Tables with a bar in each row. The numbers are next to the bars, so that the table is readable without the bars. */
 
 import { counted, el } from "./dom.js";
 
-/** Rows that are shown at once; what is smaller is folded away. */
+/** The number of rows shown at first; smaller ones are folded. */
 const MOST_ROWS = 8;
 
 /**
@@ -31,7 +31,7 @@ export function barTable({ caption, head, rows }) {
  * @param {readonly (string | null)[]} head
  * @param {readonly HTMLElement[]} rows
  * @param {string} [kind]
- * @param {boolean} [quiet] Whether the caption is for those only who do not see where the table stands.
+ * @param {boolean} [quiet] Whether the caption is only for screen readers.
  */
 export function tableOf(caption, head, rows, kind = "", quiet = false) {
   const cells = head.map((text) => (text === null ? el("td", {}) : el("th", { scope: "col" }, text)));
@@ -59,7 +59,7 @@ function barRow({ cells: [first, ...others], value }, largest) {
 }
 
 /**
- * A name that may be broken where a capital begins.
+ * A name that may break before a capital letter.
  *
  * @param {string} name
  */

@@ -10,10 +10,10 @@
  * @typedef {object} ListChoice
  * @property {readonly Item[]} items In displayed order.
  * @property {Record<string, unknown>} query
- * @property {readonly number[]} scores By the weights that the client ranks with.
+ * @property {readonly number[]} scores The scores by the weights that the client ranks with.
  * @property {number} chosen The place, from 0.
  * @property {Role} role
- * @property {any} ping Null if none leaves.
+ * @property {any} ping Null if no ping is sent.
  */
 
 import { rowInWords } from "../items.js";
@@ -42,7 +42,7 @@ export function itemRow({ title, row }, place, score, onChoice) {
   return el("li", {}, button);
 }
 
-/** What the client computed. @param {ListChoice} choice */
+/** The step of what the client computed. @param {ListChoice} choice */
 export function computedOfList({ items, scores, chosen, role, ping }) {
   const where = `You chose “${items[chosen].title}”, the ${ordinal(chosen)} of ${counted(items.length, "item")}.`;
   if (ping === null) {
@@ -78,7 +78,7 @@ function scoreTable(items, scores, chosen) {
 }
 
 /**
- * The ping that leaves.
+ * The ping that is sent.
  *
  * @param {ListChoice} choice
  * @param {Sent | null} sent
@@ -96,7 +96,7 @@ export function leavingOfList({ ping, items }, sent, address) {
 }
 
 /**
- * The model in use, what it changed, and what that does to a list.
+ * The model in use, the changed weights, and their effect on a list.
  *
  * @param {Held} held
  * @param {Role} role

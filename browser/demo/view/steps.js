@@ -94,7 +94,7 @@ function updateOf(shown, chosen, ping) {
  *
  * @param {Role} role
  * @param {readonly number[]} update
- * @param {string} [more] What else is said of it.
+ * @param {string} [more] More text for the caption.
  */
 export function updateBars(role, update, more = "") {
   const all = changes(role.spec.weights.map(({ name }) => name), update);
@@ -112,11 +112,11 @@ export function updateBars(role, update, more = "") {
 }
 
 /**
- * The ping that leaves.
+ * The ping that is sent.
  *
  * @param {Choice} choice
  * @param {{ posted: Posted, answered: Answered } | null} sent
- * @param {string | null} address Where it would go, if it has not been posted yet.
+ * @param {string | null} address The address that it would be posted to, if it has not been posted yet.
  */
 export function leaving({ ping, typed, shown }, sent, address) {
   if (ping === null) {
@@ -135,11 +135,11 @@ function withoutPages(ping, shown) {
 }
 
 /**
- * The request as it travels, to be opened.
+ * The raw request, folded.
  *
  * @param {any} ping
  * @param {{ posted: Posted, answered: Answered } | null} sent
- * @param {string | null} address Where it would go, if it has not been posted yet.
+ * @param {string | null} address The address that it would be posted to, if it has not been posted yet.
  */
 export function requestOf(ping, sent, address) {
   const url = new URL(sent?.posted.url ?? address ?? "", location.href);
@@ -162,7 +162,7 @@ function notTyped(typed) {
  * What the server answered.
  *
  * @param {{ answered: Answered } | null} sent
- * @param {number} waiting How many pings this client still keeps.
+ * @param {number} waiting The number of pings that this client still stores.
  */
 export function answer(sent, waiting) {
   if (sent === null) {
@@ -177,7 +177,7 @@ export function answer(sent, waiting) {
 }
 
 /**
- * What waits for the next round.
+ * The pings that wait for the next round.
  *
  * @param {LineState} state
  */
@@ -196,7 +196,7 @@ export function waiting({ iteration, min_clients: least, pings, clients }) {
 }
 
 /**
- * What became of the choices of others.
+ * The results of other people's choices.
  *
  * @param {Made} made
  */
@@ -211,11 +211,11 @@ export function others({ accepted, refused, waiting: left, learning, notEnrolled
 }
 
 /**
- * The model in use, and what it changed.
+ * The model in use, and its changes to the weights.
  *
  * @param {object} told
  * @param {Version} told.version
- * @param {Version | null} told.before The version before; null if there is none, or it cannot be had.
+ * @param {Version | null} told.before The version before; null if none exists, or it can't be fetched.
  * @param {Shown | null} told.shown A list to rank under both.
  * @param {Choice | null} told.choice
  */
@@ -233,14 +233,14 @@ export function arrived({ version, before, shown, choice }) {
   ];
 }
 
-/** A version of which none before is known. @param {number} version */
+/** Words for a version whose predecessor is unknown. @param {number} version */
 export function versionWords(version) {
   const start = "Version 0 is the start of the study, with its owner's weights. It has learned from no client yet.";
   return [el("p", {}, version === 0 ? start : `Version ${version} is in use.`)];
 }
 
 /**
- * What changed from a version to the next: a sentence, and a table if there is anything.
+ * The changes between two versions: a sentence, and a table if any weight changed.
  *
  * @param {readonly string[]} names
  * @param {Version} before
@@ -268,12 +268,12 @@ function lossesOf({ shown, chosen }, before, after) {
 }
 
 /**
- * What stays with the client, and what it does to a list.
+ * The personal model, and its effect on a list.
  *
  * @param {object} told
  * @param {Staying} told.personal
- * @param {Shown} told.shared The list as the shared model ranks it.
- * @param {Shown} told.own The same pages, as the client's own ranks them.
+ * @param {Shown} told.shared The list ranked by the shared model.
+ * @param {Shown} told.own The same pages, ranked by the personal model.
  * @param {Choice | null} told.choice
  */
 export function staying({ personal, shared, own, choice }) {
@@ -317,7 +317,7 @@ function orderOf(shown, before, after, choice) {
  * A list in two orders, with the number of places that each page or item moved.
  *
  * @param {Ordered} old
- * @param {Ordered} now The same ones.
+ * @param {Ordered} now The same pages or items in the new order.
  * @param {unknown} chosen The page to mark; null for none.
  * @param {string} caption
  * @param {string[]} head

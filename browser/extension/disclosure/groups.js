@@ -1,4 +1,6 @@
 // @ts-check
-/** The words for messages, shared with the demo page. In the packed folder that file itself is in this one's place. */
+/**
+ * The disclosures of messages, shared with the demo page. In the packed folder, the imported file replaces this one.
+ */
 
 export * from "../../disclosure/groups.js";

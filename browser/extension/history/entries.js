@@ -1,19 +1,19 @@
 // @ts-check
 /**
- * Pages of the user's own history and bookmarks, with the data for ranking and searching, and in their stored form.
+ * Pages of the user's history and bookmarks, with the data for ranking and searching, and their stored form.
  *
  * @import { Page } from "../fedping.js"
  *
  * @typedef {object} Entry
  * @property {string} url
  * @property {string} title
- * @property {{ time: number, type: number }[]} visits The ten newest at most, newest first.
+ * @property {{ time: number, type: number }[]} visits At most the ten newest, newest first.
  * @property {number} visitCount
  * @property {boolean} typed
  * @property {boolean} bookmarked
  * @property {number} lastVisit Milliseconds since 1970; 0 for none.
- * @property {string} text What is searched.
- * @property {number} score The score that is kept; {@link UNSCORED} for none yet.
+ * @property {string} text The text that is searched.
+ * @property {number} score The stored score; {@link UNSCORED} without one.
  *
  * @typedef {[string, string, number, number, number, number[]]} Kept
  */
@@ -21,7 +21,7 @@
 import { MAX_SAMPLED, VisitType } from "../fedping.js";
 import { searchText } from "./words.js";
 
-/** In place of a score: there is none yet. It sorts last. */
+/** The score of a page that has not been scored yet. It sorts last. */
 export const UNSCORED = -Infinity;
 
 const LONGEST_ADDRESS = 2000;
@@ -29,9 +29,9 @@ const TYPED = 1;
 const BOOKMARKED = 2;
 
 /**
- * How the browsers call the kinds of visits. All other names (`generated`, `form_submit`, `auto_toplevel`, ...) are of
- * pages that were reached without typing their address: links. Redirects and downloads are among them, since no browser
- * tells an extension of these.
+ * The browsers' names for kinds of visits. All other names (`generated`, `form_submit`, `auto_toplevel`, ...) count as
+ * links, because the address was not typed. They include redirects and downloads, which no browser reports to an
+ * extension.
  */
 const TYPES = new Map([
   ["typed", VisitType.TYPED],
@@ -42,7 +42,7 @@ const TYPES = new Map([
 ]);
 
 /**
- * Whether a page may be listed: one that an extension can open, and no script.
+ * Whether a page may be listed: an extension can open its address, and it is not a script.
  *
  * @param {string | undefined} url
  * @returns {url is string}
@@ -66,7 +66,7 @@ export function visitType(transition) {
  * @param {{ url: string, title?: string, visitCount?: number, typedCount?: number, lastVisitTime?: number }} item
  * @param {{ visitTime?: number, transition: string }[]} visits
  * @param {boolean} bookmarked
- * @param {Entry} [before] What was known of it.
+ * @param {Entry} [before] The page's entry so far.
  * @returns {Entry}
  */
 export function entryOf(item, visits, bookmarked, before) {
@@ -92,7 +92,7 @@ export function entryOf(item, visits, bookmarked, before) {
 }
 
 /**
- * The page alone, as the model takes it and as a list of results shows it.
+ * An entry's page, as the model scores it and as a list of results shows it.
  *
  * @param {Entry} entry
  * @returns {Page & { url: string, title: string }}

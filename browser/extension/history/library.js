@@ -1,10 +1,10 @@
 // @ts-check
 /**
- * The user's own pages: read from the browser once, kept, and changed with every visit, so that a key stroke asks the
- * browser for nothing.
+ * The user's own pages: read from the browser once, stored, and updated with every visit, so that a keystroke needs no
+ * request to the browser.
  *
- * Nothing here relies on the background script living on. {@link Library.catchUp} finds missed changes by comparing the
- * stored pages with the browser's.
+ * The background script may be ended at any time. {@link Library.catchUp} finds missed changes by comparing the stored
+ * pages with the browser's.
  *
  * @import { Api } from "../api.js"
  * @import { Page } from "../fedping.js"
@@ -15,13 +15,13 @@ import { entryOf, isListed, pageOf, restored } from "./entries.js";
 import { PageIndex } from "./page_index.js";
 import { Shelf } from "./shelf.js";
 
-/** How many pages of a history are read, the newest; all bookmarks come on top. */
+/** The maximum number of pages read from a history, newest first. All bookmarks are read in addition. */
 export const MOST_PAGES = 10_000;
 
-/** Milliseconds before a visit within which the history is searched for it. */
+/** Milliseconds before a visit from which the history is searched for it. */
 const MOMENT = 1000;
 
-/** How many pages are read, or scored, in one go, between which other work has its turn. */
+/** The number of pages that are read or scored at a time, before other work has its turn. */
 const SLICE = 500;
 
 export class Library {
@@ -42,9 +42,9 @@ export class Library {
     this.api = api;
     this.score = score;
     this.#shelf = new Shelf(api.storage.local);
-    /** @type {string | null} What the kept scores are scores of. */
+    /** @type {string | null} The model and day of the stored scores. */
     this.frame = null;
-    /** @type {{ done: number, of: number } | null} How far reading has come; null when nothing is being read. */
+    /** @type {{ done: number, of: number } | null} The progress of reading; null when nothing is being read. */
     this.reading = null;
   }
 
@@ -52,7 +52,7 @@ export class Library {
     return this.#index.size;
   }
 
-  /** Take up what is kept. */
+  /** Load the stored pages. */
   async open() {
     const { entries, frame } = await this.#shelf.load();
     entries.forEach((entry) => this.#index.put(entry));
@@ -62,7 +62,7 @@ export class Library {
   }
 
   /**
-   * The first pages, by their kept scores, that match what was typed.
+   * The first pages, by their stored scores, that match the typed text.
    *
    * @param {string} typed
    * @param {number} most
@@ -74,7 +74,7 @@ export class Library {
   /**
    * Score all pages again, a slice at a time.
    *
-   * @param {string} frame What they are scores of.
+   * @param {string} frame The model and day of the scores.
    */
   async rescore(frame) {
     const turn = (this.#scoring += 1);
@@ -83,7 +83,7 @@ export class Library {
       this.#scoreThese(entries.slice(from, from + SLICE));
       await pause();
       if (turn !== this.#scoring) {
-        return; // another has begun since
+        return; // another rescoring has begun in the meantime
       }
     }
     this.#index.reorder();
@@ -92,7 +92,8 @@ export class Library {
   }
 
   /**
-   * A page was visited. Chromium also reports pages that only led to others, which its history doesn't list.
+   * Handle a visit to a page. Chromium also reports pages that only redirected to others, which its history doesn't
+   * list.
    *
    * @param {{ url: string, title?: string, visitCount?: number, typedCount?: number, lastVisitTime: number }} item
    */
@@ -109,7 +110,7 @@ export class Library {
   }
 
   /**
-   * Pages are no longer in the history, or not with all visits.
+   * Handle removed history: pages that are gone, or have lost visits.
    *
    * @param {{ allHistory: boolean, urls?: string[] }} removed
    */
@@ -124,7 +125,7 @@ export class Library {
     );
   }
 
-  /** Bookmarks have changed. */
+  /** Handle changed bookmarks. */
   async bookmarksChanged() {
     const titles = await this.#readBookmarks();
     const changed = this.#index.entries.filter((entry) => entry.bookmarked !== titles.has(entry.url));
@@ -146,7 +147,7 @@ export class Library {
   }
 
   /**
-   * Read what differs of the pages visited since a moment. Titles are often not known yet when their page is visited.
+   * Read the changes of pages visited since a moment. A page's title is often not known yet at its visit.
    *
    * @param {number} since Milliseconds since 1970.
    */
@@ -165,7 +166,7 @@ export class Library {
   }
 
   /**
-   * Pages are not in what was read of the history. If that is not all of it, bookmarks may have older visits.
+   * Handle pages that are missing from the history as read. If only a part was read, bookmarks may have older visits.
    *
    * @param {Entry[]} missing
    * @param {boolean} isAll
@@ -193,7 +194,7 @@ export class Library {
   }
 
   /**
-   * Pages as the browser has them now.
+   * Read the current data of pages from the browser.
    *
    * @param {any[]} items
    * @returns {Promise<Entry[]>}
@@ -208,10 +209,10 @@ export class Library {
   }
 
   /**
-   * What is left of a page after visits were removed; null for nothing.
+   * The entry of a page after visits were removed; null if the page is gone.
    *
    * @param {string} url
-   * @param {boolean} all Whether the whole history was.
+   * @param {boolean} all Whether the whole history was removed.
    */
   async #afterRemoval(url, all) {
     const before = /** @type {Entry} */ (this.#index.get(url));
@@ -239,7 +240,7 @@ export class Library {
   }
 
   /**
-   * Score pages, list them, and keep the parts they are in.
+   * Score pages, list them, and store the parts that contain them.
    *
    * @param {Entry[]} entries
    * @param {string[]} [gone] Other addresses whose parts have changed.
@@ -260,8 +261,8 @@ export class Library {
 }
 
 /**
- * Whether a page is listed: one that was visited, or is bookmarked. Firefox has downloads in the history, with no visit
- * that counts.
+ * Whether a page was visited or is bookmarked, and so is listed. Firefox's history has downloads without a counted
+ * visit.
  *
  * @param {Entry} entry
  */
@@ -270,7 +271,7 @@ function isWorthListing({ visitCount, bookmarked }) {
 }
 
 /**
- * A bookmark that was never visited.
+ * The entry of a bookmark that was never visited.
  *
  * @param {string} url
  * @param {string} title
@@ -280,7 +281,7 @@ function unvisited(url, title) {
 }
 
 /**
- * Whether a bookmark must be listed again: the titles of pages that were visited are their own.
+ * Whether a bookmark must be listed again: it is new, or it was never visited and its title has changed.
  *
  * @param {Entry | undefined} entry
  * @param {string} title
@@ -290,7 +291,7 @@ function isNew(entry, title) {
 }
 
 /**
- * Whether the browser knows more of a page, or other things.
+ * Whether the browser's data of a page differ from its entry.
  *
  * @param {any} item
  * @param {Entry | undefined} entry

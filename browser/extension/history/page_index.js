@@ -1,9 +1,9 @@
 // @ts-check
 /**
- * All pages in the order of their kept scores, so that a search can stop as soon as it has found enough.
+ * All pages in the order of their stored scores, so that a search can stop as soon as it has found enough.
  *
- * The searchable text is one long string, a line per page: searching a word that no page has is then one pass, a few
- * times faster than searching 10,000 strings.
+ * The searchable text is one long string, a line per page: a word that no page contains is then searched in one pass, a
+ * few times faster than in 10,000 strings.
  *
  * @import { Entry } from "./entries.js"
  */
@@ -16,7 +16,7 @@ export class PageIndex {
   /** @type {Entry[]} */
   #order = [];
   #all = "";
-  /** Where each line begins, and where the last ends. */
+  /** The offset of each line, and the end of the last. */
   #lines = new Uint32Array(1);
   #sorted = true;
 
@@ -41,7 +41,7 @@ export class PageIndex {
    */
   put(entry) {
     const before = this.#entries.get(entry.url);
-    this.#entries.set(entry.url, entry); // which keeps the place of one that is there
+    this.#entries.set(entry.url, entry); // an existing entry keeps its place
     if (before === undefined) {
       this.#order.push(entry);
     } else {
@@ -59,14 +59,14 @@ export class PageIndex {
     }
   }
 
-  /** Scores or pages have changed: put them in order now, and not when the next key is pressed. */
+  /** Sort after scores or pages have changed, so that the next keystroke needn't. */
   reorder() {
     this.#sorted = false;
     this.#sort();
   }
 
   /**
-   * The first pages, by their kept scores, in which every word typed begins a word; all match nothing typed.
+   * The first pages, by their stored scores, in which every typed word begins a word; without a typed word, all match.
    *
    * @param {string} typed
    * @param {number} most
@@ -92,7 +92,7 @@ export class PageIndex {
   }
 
   /**
-   * The first line, from one on, that contains something; -1 for none.
+   * The first line, from a given one on, that contains a text; -1 for none.
    *
    * @param {string} needle
    * @param {number} line
@@ -122,8 +122,8 @@ export class PageIndex {
 }
 
 /**
- * The highest score first; of equal ones, what was visited last; of those, by address, so that the order is always the
- * same. Pages without a score are last.
+ * The highest score first; equal scores by the last visit, then by address, so that the order is always the same. Pages
+ * without a score are last.
  *
  * @param {Entry} a
  * @param {Entry} b

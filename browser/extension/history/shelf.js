@@ -1,9 +1,9 @@
 // @ts-check
 /**
- * Where pages and their scores are kept, in extension storage: in parts, so that a visit rewrites little.
+ * Pages and their scores in extension storage, in parts, so that a visit rewrites little.
  *
- * Scores are kept apart from pages, so that a new model does not rewrite the pages. A background script may be ended at
- * any moment; parts that come apart by that are told by their lengths, and their pages are scored anew.
+ * Scores are stored separately, so that a new model doesn't rewrite the pages. A background script may be ended between
+ * the two writes; then a part's pages and scores differ in length, and its pages are scored again.
  *
  * @import { Entry } from "./entries.js"
  */
@@ -11,7 +11,7 @@
 import { UNSCORED, kept, restored } from "./entries.js";
 
 const PARTS = 128;
-/** Number of parts read at a time, so that nothing else waits long: about 300 pages of 10,000. */
+/** The number of parts read at a time, so that other work doesn't wait long: about 300 pages of 10,000. */
 const AT_ONCE = 4;
 const PAGES = "pages/";
 const SCORES = "scores/";
@@ -26,7 +26,7 @@ export class Shelf {
   }
 
   /**
-   * All pages, with their scores where they have any, and what those are scores of.
+   * All pages, with their scores if stored, and the model and day of the scores.
    *
    * @returns {Promise<{ entries: Entry[], frame: string | null }>}
    */
@@ -54,10 +54,10 @@ export class Shelf {
   }
 
   /**
-   * Keep the parts that some pages are in.
+   * Store the parts that contain changed pages.
    *
    * @param {readonly Entry[]} entries All pages.
-   * @param {Iterable<string>} changed The addresses of those that have changed, or are no longer there.
+   * @param {Iterable<string>} changed The addresses of changed and removed pages.
    */
   async save(entries, changed) {
     const parts = new Set([...changed].map(partOf));
@@ -68,10 +68,10 @@ export class Shelf {
   }
 
   /**
-   * Keep the scores of all pages.
+   * Store the scores of all pages.
    *
    * @param {readonly Entry[]} entries All pages.
-   * @param {string} frame What they are scores of.
+   * @param {string} frame The model and day of the scores.
    */
   async saveScores(entries, frame) {
     const shares = sharesOf(entries, new Set(NAMES));
@@ -103,7 +103,7 @@ function pagesOf(shares) {
 }
 
 /**
- * A page without a score has null, since JSON has no infinity.
+ * The scores of each part as stored. A page without a score has null, because JSON has no infinity.
  *
  * @param {Map<number, Entry[]>} shares
  */

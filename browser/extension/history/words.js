@@ -1,9 +1,9 @@
 // @ts-check
 /**
- * Words of titles and addresses, and whether what was typed begins them.
+ * Words of titles and addresses, and their match with the typed text.
  *
- * Every word typed has to begin a word of the title or the address: `git iss` finds "Issues · github.com". Capital
- * letters and accents make no difference. Scripts that do not put spaces between words match anywhere.
+ * Every typed word must begin a word of the title or the address: `git iss` finds "Issues · github.com". Case and
+ * accents are ignored. Scripts without spaces between words match anywhere.
  */
 
 const ASCII = /^[\x00-\x7f]*$/;
@@ -13,7 +13,7 @@ const RUNS_WITHOUT_SPACES = new RegExp(NO_SPACES, "gu");
 const LONGEST = 500;
 
 /**
- * Small letters without accents.
+ * A text in lower case, without accents.
  *
  * @param {string} text
  */
@@ -36,8 +36,8 @@ export function wordsOf(text) {
 }
 
 /**
- * A word with its beginning marked, by a capital letter where there is one: that is found faster than a space, of which
- * there is one at every word.
+ * A word with its beginning marked: by a capital letter where the script has one, else by a space. Capital letters are
+ * searched faster, because every word has a space.
  *
  * @param {string} word
  */
@@ -56,12 +56,12 @@ export function readable(url) {
   try {
     return bare.includes("%") ? decodeURIComponent(bare) : bare;
   } catch {
-    return bare; // an escape that is none
+    return bare; // not a valid escape
   }
 }
 
 /**
- * What of a page is searched: its words, each with its beginning marked.
+ * The searched text of a page: its words, each with its beginning marked.
  *
  * @param {string} title
  * @param {string} url
@@ -72,18 +72,18 @@ export function searchText(title, url) {
 }
 
 /**
- * What a search text has to contain, all of it.
+ * The strings that a search text must all contain.
  *
  * @param {string} typed
  * @returns {string[]}
  */
 export function needlesOf(typed) {
   const needles = wordsOf(typed).map((word) => (NO_SPACES.test(word) ? word : begun(word)));
-  return [...new Set(needles)].sort((a, b) => b.length - a.length); // the rarest first
+  return [...new Set(needles)].sort((a, b) => b.length - a.length); // long ones first: they are rarer
 }
 
 /**
- * A text in pieces, of which those that match what was typed are marked: `[["GitHub", true], [" Issues", false]]`.
+ * A text in pieces, each with whether it matches the typed text: `[["GitHub", true], [" Issues", false]]`.
  *
  * @param {string} text
  * @param {string} typed
@@ -111,7 +111,7 @@ export function marked(text, typed) {
 }
 
 /**
- * Where the longest word sought is in a word of a text; nowhere is at its beginning, with length 0.
+ * The start and end of the longest sought word within a word of a text; [0, 0] for none.
  *
  * @param {string} word
  * @param {string[]} sought
@@ -123,7 +123,7 @@ function found(word, sought) {
   for (const each of sought) {
     const at = NO_SPACES.test(each) ? plain.indexOf(each) : plain.startsWith(each) ? 0 : -1;
     if (at >= 0 && each.length > best[1] - best[0]) {
-      // Where folding has changed the length, places no longer agree, and the whole word is marked.
+      // If folding has changed the length, positions no longer match, and the whole word is marked.
       best = plain.length === word.length ? [at, at + each.length] : [0, word.length];
     }
   }

@@ -9,7 +9,7 @@ import { hostPattern, serverAddress, studyName } from "../taking_part/settings.j
 import { drawWouldSend, inJson } from "../would_send.js";
 
 const message = byId("message");
-/** Whether the user is changing the study; then its fields keep what they typed. */
+/** Whether the user is editing the study; then its fields keep the typed text. */
 let isEditing = false;
 
 /** @param {any} state */
@@ -46,7 +46,7 @@ function newestInWords(newest) {
 
 let drawnStays = "";
 
-/** What this browser has learned for itself. @param {any} state */
+/** Draw the personal model of this browser. @param {any} state */
 function drawStays({ takesPart, arm, personal }) {
   const text = JSON.stringify([takesPart, arm, personal]);
   if (text === drawnStays) {
@@ -101,7 +101,7 @@ async function drawAll(state) {
 
 let drawnSent = "";
 
-/** The messages that were sent. Those that are open stay open. */
+/** Draw the sent messages. Expanded ones stay expanded. */
 async function drawSent() {
   const all = await ask({ ask: "sent" });
   const text = JSON.stringify(all);
@@ -133,7 +133,7 @@ async function drawSent() {
 const SHARED_SENT =
   "This message is split into two parts, and each of the two servers can read one of them. So neither server can read what it says, and this list can't show it.";
 
-/** By 24 hours, in the browser's own zone. */
+/** The time of day in 24 hours, in the browser's time zone. */
 const TIME = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium", hourCycle: "h23" });
 const WHEN = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" });
 
@@ -148,7 +148,7 @@ function does(action, say) {
       await drawAll(state);
       return say(state);
     } catch (error) {
-      await drawAll(await ask({ ask: "state" })); // a tick that was not to be goes back
+      await drawAll(await ask({ ask: "state" })); // resets a checkbox whose change failed
       throw error;
     }
   });
@@ -225,4 +225,4 @@ for (const id of ["ingest", "study"]) {
 
 await drawAll(await ask({ ask: "state" }));
 whenChanged(async () => drawAll(await ask({ ask: "state" })));
-setInterval(async () => draw(await ask({ ask: "state" })), 2000); // how far the history is read
+setInterval(async () => draw(await ask({ ask: "state" })), 2000); // shows the progress of reading the history

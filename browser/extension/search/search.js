@@ -17,7 +17,7 @@ const query = byId("query");
 const results = byId("results");
 const status = byId("status");
 
-/** Keys that are not pressed to type, nor to move through the list. */
+/** Keys that neither type nor move through the list. */
 const NO_KEYS = new Set(["Enter", "Shift", "Control", "Alt", "Meta", "Tab"]);
 
 let interaction = Interaction.begin(performance.now(), true);
@@ -33,7 +33,7 @@ async function search() {
   const turn = (asked += 1);
   const answer = await ask({ ask: "search", typed });
   if (turn !== asked) {
-    return; // more was typed meanwhile
+    return; // the text has changed in the meantime
   }
   listed = /** @type {Listed} */ (answer.listed);
   shownFor = typed;
@@ -126,7 +126,7 @@ async function choose(place, enter, disposition) {
   begin();
 }
 
-/** A new interaction: one ping for each choice. */
+/** Begin a new interaction: each choice has its own ping. */
 function begin() {
   interaction = Interaction.begin(performance.now(), true);
   if (listed !== null) {
@@ -135,7 +135,7 @@ function begin() {
   chosen = false;
 }
 
-/** Show what became of the newest choice, and rank again if the list is not of the study that is set. */
+/** Show the result of the newest choice, and rank again if the list is of another study than the configured one. */
 async function follow() {
   const { ingest, study, takesPart, arm, newest } = await ask({ ask: "state" });
   const isOfStudy = takesPart && arm !== null;
@@ -146,7 +146,7 @@ async function follow() {
   }
 }
 
-/** The place to open a page, as everywhere in a browser. @param {MouseEvent | KeyboardEvent} event */
+/** The tab in which to open a page, by the usual keys of browsers. @param {MouseEvent | KeyboardEvent} event */
 function disposition(event) {
   const aside = event.ctrlKey || event.metaKey || ("button" in event && event.button === 1);
   return aside ? (event.shiftKey ? "newForegroundTab" : "newBackgroundTab") : "currentTab";
@@ -166,7 +166,7 @@ query.addEventListener("keydown", (event) => {
   } else if (event.key === "ArrowUp" && count > 0) {
     select((selected + count - 1) % count);
   } else if (event.key === "Enter") {
-    // What was typed last may not be shown yet; what is chosen is what is seen.
+    // The last keystroke may not be shown yet; the choice is from the shown list.
     void choose(selected, true, disposition(event));
   } else if (event.key === "Escape" && query.value !== "") {
     query.value = "";

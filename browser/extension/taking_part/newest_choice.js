@@ -1,13 +1,14 @@
 // @ts-check
 /**
- * The result of the newest choice, or the reason why it is not sent: stored until the browser closes, without the page.
+ * The result of the newest choice, or the reason why it is not sent: stored until the browser closes, without the
+ * chosen page.
  *
  * @import { Client, Shown } from "../fedping.js"
  * @import { Settings } from "./settings.js"
  *
  * @typedef {object} Newest
  * @property {number} at Milliseconds since 1970.
- * @property {boolean} isSent Whether it has a message; the list of sent messages has the answer.
+ * @property {boolean} isSent Whether a message was sent for it; the list of sent messages has the answer.
  * @property {string} words The result, in words that follow "it".
  */
 
@@ -16,7 +17,7 @@ import { studyOf } from "./settings.js";
 const KEY = "newest choice";
 
 export class NewestChoice {
-  /** @param {any} area What `storage.session` is. */
+  /** @param {any} area The browser's `storage.session`. */
   constructor(area) {
     this.area = area;
   }

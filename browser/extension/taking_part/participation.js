@@ -1,16 +1,16 @@
 // @ts-check
 /**
- * Participation: the client of the configured study, if the user has agreed and the switch is on; otherwise only the
- * product's own ranking, without any fetching, storing or sending.
+ * Participation in the configured study. If the user has agreed and the switch is on, there is a client; otherwise
+ * pages are ranked as the product does, and nothing is fetched, stored or sent.
  *
- * The module's client is not started: its timers would end with the background script. Alarms are in their place, and
- * when to fetch next is kept in storage.
+ * The module's client is not started, because its timers would end with the background script. Alarms replace them, and
+ * the time of the next fetch is stored.
  *
  * @import { Api } from "../api.js"
  * @import { Environment, Observed, Page, Shown } from "../fedping.js"
  * @import { Settings } from "./settings.js"
  *
- * @typedef {Shown & { study: string }} Listed A list as it was shown, and the study it was ranked for; "" for none.
+ * @typedef {Shown & { study: string }} Listed A shown list, and the study it was ranked for; "" for none.
  */
 
 import {
@@ -31,13 +31,16 @@ import { hostPattern, keepSettings, readSettings, studyOf, takesPart, withConsen
 
 export const CLIENT_VERSION = "fedping-extension-1";
 
-/** The kinds of data that Firefox also asks about, and lets the user withdraw in its own settings; the manifest has the same. */
+/**
+ * The kinds of data for which Firefox also asks consent, and lets the user withdraw it in its own settings. The
+ * manifest lists the same kinds.
+ */
 export const DATA_COLLECTION = Object.freeze(["browsingActivity", "technicalAndInteraction"]);
 
 const DELIVER = "deliver";
 const DELIVER_MINUTES = 5;
 const DAY = 86_400_000;
-/** In the keys of the number of the client's contributions to private lines, which contain nothing else. */
+/** Part of the storage keys of contribution counts of private lines; no other key contains it. */
 const CONTRIBUTED = "/contributed/";
 const NOT_COUNTED = "was not sent: this study has as many messages of this browser as it takes";
 const NO_ROLE = roleIn(null, null);
@@ -61,11 +64,11 @@ export class Participation {
     this.api = api;
     this.environment = environment;
     this.#schedule = new Schedule({ api, environment });
-    /** What was sent so far. */
+    /** The messages sent so far. */
     this.sent = new SentLog(api.storage.local, environment.now);
     /** The result of the newest choice. */
     this.newest = new NewestChoice(api.storage.session);
-    /** Whether the browser has not been asked to let the extension reach the server, which only a click may do. */
+    /** Whether the extension still lacks the permission to reach the server; only a click may request it. */
     this.lacksPermission = false;
   }
 
@@ -78,7 +81,7 @@ export class Participation {
     return this.#client;
   }
 
-  /** What scores that are computed today are scores of. */
+  /** The model and day of scores computed now. */
   get frame() {
     const { arm = null, version = NO_VERSION, personal = null } = this.#client ?? {};
     const day = Math.floor(this.environment.now() / DAY);
@@ -86,7 +89,7 @@ export class Participation {
     return JSON.stringify(personal === null ? frame : [...frame, personal.trained]);
   }
 
-  /** Take up what was decided, and what is kept of the study. */
+  /** Load the user's decision, and the stored data of the study. */
   async open() {
     this.#settings = await readSettings(this.api.storage.local);
     if (this.#settings.consent === "given" && !(await this.#collectionAllowed())) {
@@ -97,8 +100,8 @@ export class Participation {
   }
 
   /**
-   * Apply the user's new decision. Data that they no longer agree to is deleted: the id, the model, and the pings that no server
-   * has accepted yet; open requests are aborted.
+   * Apply the user's new decision. Data of a study that they no longer take part in is deleted: the id, the model, and
+   * the pings that no server has accepted yet; open requests are aborted.
    *
    * @param {Settings} next
    */
@@ -113,7 +116,7 @@ export class Participation {
   }
 
   /**
-   * Rank pages: as the study says, or as the product does.
+   * Rank pages: by the study's model, or without a client as the product does.
    *
    * @param {readonly Page[]} pages
    * @param {number} most
@@ -229,12 +232,12 @@ export class Participation {
     await this.#forgetAll();
   }
 
-  /** Also what a background script that was ended in the middle has left. */
+  /** Delete all data of studies, also what a background script left that was ended while deleting. */
   async #forgetAll() {
     this.#client?.stop();
     this.#client = null;
     const storage = extensionStorage(this.api.storage.local);
-    const keys = (await storage.keys("fedping/")).filter((key) => !key.includes(CONTRIBUTED)); // which holds for good
+    const keys = (await storage.keys("fedping/")).filter((key) => !key.includes(CONTRIBUTED)); // counts stay
     await Promise.all(keys.map((key) => storage.remove(key)));
     await Promise.all([this.#schedule.clear(), this.api.alarms.clear(DELIVER)]);
   }
@@ -259,7 +262,8 @@ export class Participation {
   }
 
   /**
-   * In Firefox a request to a host that the extension may not reach like a page of its own names the installation.
+   * Whether the extension may reach the server. In Firefox, a request without this permission would send the
+   * extension's origin, which identifies the installation.
    *
    * @param {string} ingest
    */

@@ -6,20 +6,21 @@
  * @import { Participation } from "./participation.js"
  *
  * @typedef {object} Preview
- * @property {string[]} guarantee The promises of a private study, a sentence each.
+ * @property {string[]} guarantee The guarantee of a private study, a sentence each.
  * @property {"pages" | "private" | "shared"} kind The kind of message.
  * @property {boolean} noisy Whether this browser adds noise to it.
- * @property {Ping | null} ping Null if none would be sent at this moment: a private study gets one of each version, up to its cap.
+ * @property {Ping | null} ping Null if none would be sent now: a private study gets one for each version, up to its
+ *   cap.
  * @property {string} address
- * @property {boolean} drawn Whether id and group are this browser's own.
+ * @property {boolean} drawn Whether id and group are this browser's own, not stand-ins.
  * @property {string | null} trouble
- * @property {Told | null} told The content of a private study's ping, which can't be read from it.
+ * @property {Told | null} told The content of a private study's ping, which the ping itself doesn't show.
  *
- * @typedef {object} Told What a ping of a private study says.
+ * @typedef {object} Told The content of a private study's ping.
  * @property {string[]} up Weights that should rise.
  * @property {string[]} down Weights that should fall.
- * @property {{ loss: number, top: boolean } | null} choice How far it was from the top, from 0 to 1, and whether it was there;
- *   null if it is not sent, because the browser adds noise.
+ * @property {{ loss: number, top: boolean } | null} choice The distance of the choice from the top, from 0 to 1, and
+ *   whether it was at the top; null if the browser adds noise and so doesn't send them.
  */
 
 import {
@@ -37,11 +38,11 @@ import {
 import { NO_GROUP, NO_ID } from "../disclosure/groups.js";
 import { CLIENT_VERSION } from "./participation.js";
 
-/** How many pages a list shows. */
+/** The maximum number of pages in a list. */
 const SHOWN = 10;
 
 /**
- * An example of a user's choice from a list of so many pages: three letters typed, the second page chosen.
+ * An example of a user's choice from a list: three letters typed, the second page chosen.
  *
  * @param {number} pages
  * @returns {Observed}
@@ -61,7 +62,7 @@ export function example(pages) {
 }
 
 /**
- * The ping of such a choice. It is exact: with the client's id, arm and model if it has them, otherwise with stand-ins.
+ * The exact ping of the example choice, with the client's id, arm and model, or stand-ins if it has none yet.
  *
  * @param {Participation} participation
  * @param {readonly Page[]} pages The first pages of the user.

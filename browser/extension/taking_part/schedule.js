@@ -1,7 +1,8 @@
 // @ts-check
 /**
- * When the next model is asked for: about every 30 minutes, later and later while it fails, and never before the server
- * asked. The moment is kept, so that a background script that was ended neither forgets it nor asks at each awakening.
+ * The schedule of requests for the next model: about every 30 minutes, with growing waits after failures, and never
+ * before the time the server asked for. The time is stored, so that a restarted background script neither forgets it
+ * nor sends a request at each start.
  *
  * @import { Api } from "../api.js"
  * @import { Environment } from "../fedping.js"
@@ -17,13 +18,16 @@ const KEY = "schedule";
 const MINUTE = 60_000;
 const EVERY = 30 * MINUTE;
 const JITTER = 0.25;
-/** In which those that were due while the browser was closed are spread: many start in the same minute. */
+/**
+ * The milliseconds over which requests are spread that were due while the browser was closed, because many browsers
+ * start in the same minute.
+ */
 const SPREAD = 2 * MINUTE;
-/** Longer than any wait that was meant: one that a clock which was wrong has made. */
+/** The maximum plausible wait, in milliseconds; a longer one comes from a wrong clock. */
 const LONGEST = 24 * 60 * MINUTE;
 
 export class Schedule {
-  #backoff = new Backoff({ first: 60 }); // alarms are no finer than half a minute
+  #backoff = new Backoff({ first: 60 }); // the finest resolution of alarms is half a minute
 
   /** @param {{ api: Api, environment: Environment }} settings */
   constructor({ api, environment }) {
@@ -31,7 +35,7 @@ export class Schedule {
     this.environment = environment;
   }
 
-  /** Whether a moment is set; its alarm is made if it has gone, as after a restart of the browser. */
+  /** Whether a time is set. A missing alarm is created again, as after a restart of the browser. */
   async isSet() {
     const { next } = await this.#kept();
     const now = this.environment.now();
@@ -45,7 +49,7 @@ export class Schedule {
   }
 
   /**
-   * A model was asked for: set the next moment.
+   * Set the next time after a request for a model.
    *
    * @param {Outcome} outcome
    */

@@ -4,16 +4,16 @@
  * browser until the user deletes them, even after they stop taking part.
  *
  * @typedef {object} Sent
- * @property {number} at When it was sent last, in milliseconds since 1970.
+ * @property {number} at The time when it was last sent, in milliseconds since 1970.
  * @property {string} address
- * @property {string} body The message as it travelled.
- * @property {number} times How often it was tried.
+ * @property {string} body The message as it was sent.
+ * @property {number} times The number of attempts.
  * @property {string} answer The result, in words.
  */
 
 const KEY = "sent";
 
-/** How many messages are kept; a message has some thousand letters. */
+/** The maximum number of stored messages, each some thousand characters long. */
 export const KEPT = 100;
 
 export class SentLog {
@@ -31,7 +31,7 @@ export class SentLog {
   }
 
   /**
-   * The newest message whose address begins so; null if none is kept.
+   * The newest message whose address has a prefix; null if none is stored.
    *
    * @param {string} start
    * @returns {Promise<{ at: number, ping: any } | null>}
@@ -42,7 +42,7 @@ export class SentLog {
   }
 
   /**
-   * Return a `fetch` that also notes every message that it sends, and its answer.
+   * Return a `fetch` that also stores every message that it sends, and its answer.
    *
    * @param {typeof globalThis.fetch} fetch
    * @returns {typeof globalThis.fetch}
@@ -67,13 +67,13 @@ export class SentLog {
     };
   }
 
-  /** Delete all of it. */
+  /** Delete all messages. */
   clear() {
     return this.#inTurn(() => this.area.remove(KEY));
   }
 
   /**
-   * @param {string} address Contains the message's id, so that a message sent again is noted once.
+   * @param {string} address The address contains the message's id, so that a message sent twice is stored once.
    * @param {string} body
    * @param {string} answer
    * @param {number} more
@@ -94,7 +94,7 @@ export class SentLog {
   /** @param {() => Promise<void>} action */
   #inTurn(action) {
     const done = this.#writing.then(action);
-    this.#writing = done.catch(() => {}); // a failed note must not block the next one
+    this.#writing = done.catch(() => {}); // a failed write must not block the next one
     return this.#writing;
   }
 }

@@ -1,13 +1,13 @@
 // @ts-check
 /**
- * What the user has decided: the study's server, whether to take part, and what was agreed to.
+ * The user's decisions: the study's server, whether to take part, and the study agreed to.
  *
  * @typedef {object} Settings
  * @property {string} ingest The server's address; "" for none.
  * @property {string} study The study's name; "" for none.
  * @property {boolean} on The switch.
  * @property {"unasked" | "given" | "declined"} consent
- * @property {string} consentFor The study that was agreed to; "" of none.
+ * @property {string} consentFor The study that was agreed to; "" for none.
  */
 
 const KEY = "settings";
@@ -15,13 +15,13 @@ const KEY = "settings";
 /** @type {Settings} */
 const AT_FIRST = Object.freeze({ ingest: "", study: "", on: true, consent: "unasked", consentFor: "" });
 
-/** Hosts that a connection without encryption does not leave the machine for. */
+/** Hosts for which an unencrypted connection stays on this machine. */
 const LOCAL = new Set(["localhost", "127.0.0.1"]);
 
 /** @param {any} area @returns {Promise<Settings>} */
 export async function readSettings(area) {
   const kept = { ...AT_FIRST, ...(await area.get(KEY))[KEY] };
-  // Before, one could agree before there was a study to agree to.
+  // Earlier versions stored consent even without a study.
   return kept.consent === "given" && kept.consentFor === "" ? { ...kept, consent: "unasked" } : kept;
 }
 
@@ -31,10 +31,10 @@ export async function keepSettings(area, settings) {
 }
 
 /**
- * An address as it was typed, in its normal form; "" for none.
+ * A typed address in its normal form; "" for none.
  *
  * @param {string} typed
- * @throws {RangeError} It is none that pings may be sent to.
+ * @throws {RangeError} Pings may not be sent to this address.
  */
 export function serverAddress(typed) {
   if (typed.trim() === "") {
@@ -52,10 +52,10 @@ export function serverAddress(typed) {
 }
 
 /**
- * A study's name as it was typed; "" for none.
+ * A study's typed name; "" for none.
  *
  * @param {string} typed
- * @throws {RangeError} No study is called so.
+ * @throws {RangeError} The name is not valid for a study.
  */
 export function studyName(typed) {
   const name = typed.trim();
@@ -68,7 +68,7 @@ export function studyName(typed) {
 }
 
 /**
- * The hosts for which a browser must grant access before the extension can reach a server like one of its own pages.
+ * The pattern of the hosts for which the browser must grant the extension access to a server.
  *
  * @param {string} ingest
  */
@@ -92,7 +92,7 @@ export function takesPart(settings) {
 }
 
 /**
- * Another server or study. Consent to one study is not consent to another.
+ * The settings with another server or study. Consent to one study is not consent to another.
  *
  * @param {Settings} settings
  * @param {string} ingest
@@ -108,12 +108,12 @@ export function withStudy(settings, ingest, study) {
 }
 
 /**
- * What the user decides about the study that is set.
+ * The settings with the user's decision about the configured study.
  *
  * @param {Settings} settings
  * @param {boolean} agreed
  * @returns {Settings}
- * @throws {RangeError} There is no study to agree to.
+ * @throws {RangeError} No study is configured.
  */
 export function withConsent(settings, agreed) {
   if (agreed && studyOf(settings) === "") {

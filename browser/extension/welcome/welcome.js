@@ -1,5 +1,5 @@
 // @ts-check
-/** The page that is opened once after installation: what the extension does, and the question whether to take part. */
+/** The page that opens once after installation: it explains the extension, and asks whether to take part. */
 
 import { ask, byId, told, whenChanged } from "../ask.js";
 import { agree, decline, outcome } from "../consent.js";

@@ -1,5 +1,5 @@
 // @ts-check
-/** Updates as the bytes of their float32 numbers, little-endian: the link `float32`. */
+/** The link `float32`: updates as the bytes of their float32 numbers, little-endian. */
 
 /** @import { Encoder } from "../links.js" */
 

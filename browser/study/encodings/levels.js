@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * Numbers rounded at random to one of 2^bits levels between the least and the greatest of their block: the link `levels`
+ * The link `levels`: numbers rounded at random to one of 2^bits levels between the minimum and maximum of their block
  * (`protocol/encodings/levels.py`).
  *
  * @import { Encoder } from "../links.js"
@@ -36,12 +36,12 @@ export const LEVELS = {
 };
 
 /**
- * The least and the greatest number of each block; after all of them the levels, the first in the lowest bits of a byte.
+ * Write the minimum and maximum of each block, then all levels, the first in the lowest bits of a byte.
  *
  * @param {Float32Array} numbers
- * @param {number} bits A level.
- * @param {Float64Array} uniforms To round by.
- * @param {number} at Where in the payload they begin.
+ * @param {number} bits The bits of a level.
+ * @param {Float64Array} uniforms Random numbers for rounding.
+ * @param {number} at The offset in the payload.
  */
 function inLevels(numbers, bits, uniforms, at) {
   const blocks = Math.ceil(numbers.length / BLOCK);
@@ -59,7 +59,7 @@ function inLevels(numbers, bits, uniforms, at) {
       const at = (k * bits) >> 3;
       const shifted = level << ((k * bits) & 7);
       fields[at] |= shifted;
-      fields[at + 1] |= shifted >> 8; // beyond the last byte it is 0, and nothing is written
+      fields[at + 1] |= shifted >> 8; // beyond the last byte the value is 0, and nothing is written
     }
   }
   return bytes;

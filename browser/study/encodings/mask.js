@@ -1,8 +1,8 @@
 // @ts-check
 /**
- * A random share of the weights, which follow from a seed that is sent along: the link `mask` (`protocol/encodings/mask.py`).
- * It takes one weight of each of k blocks of neighbours. What it keeps travels as float32 numbers, or as the link after it
- * encodes them.
+ * The link `mask`: sends a random fraction of the weights, chosen by a seed that is also sent
+ * (`protocol/encodings/mask.py`). It keeps one weight of each of k blocks of neighbours. They are sent as float32
+ * numbers, or as encoded by the link after it.
  *
  * @import { Encoder } from "../links.js"
  */
@@ -25,10 +25,10 @@ export const MASK = {
 };
 
 /**
- * A mask together with the link after it.
+ * The encoder of a mask and the link after it.
  *
- * @param {Encoder} values That link.
- * @param {any} settings Its own.
+ * @param {Encoder} values The encoder of the link after it.
+ * @param {any} settings The settings of the link after it.
  * @returns {Encoder}
  */
 export function maskThen(values, settings) {
@@ -47,11 +47,11 @@ export function maskThen(values, settings) {
 }
 
 /**
- * Which weights a seed keeps, ascending.
+ * The positions of the weights that a seed keeps, ascending.
  *
  * @param {number} seed
- * @param {number} keep Their share.
- * @param {number} weights Of how many.
+ * @param {number} keep The fraction of weights to keep.
+ * @param {number} weights The number of all weights.
  * @returns {number[]}
  */
 export function keptPlaces(seed, keep, weights) {
@@ -67,10 +67,10 @@ export function keptPlaces(seed, keep, weights) {
 }
 
 /**
- * The whole part of length × drawn / 2^32, by products that a double holds exactly.
+ * The integer part of length × drawn / 2^32, by products that a double represents exactly.
  *
  * @param {number} length
- * @param {number} drawn Of 32 bits.
+ * @param {number} drawn A random number of 32 bits.
  */
 function shareOf(length, drawn) {
   const low = Math.floor((length * (drawn & 0xffff)) / 65536);
@@ -84,7 +84,7 @@ function keptOf(update, seed, keep) {
 
 /**
  * @param {number} seed
- * @param {number} [kept] How many, where what follows does not say it.
+ * @param {number} [kept] The number of kept weights, if the rest of the payload doesn't contain it.
  */
 function headerOf(seed, kept) {
   const view = new DataView(new ArrayBuffer(kept === undefined ? 8 : 12));

@@ -1,17 +1,17 @@
 // @ts-check
 /**
- * What an encoding draws: seeds, which travel, and numbers for rounding, which must stay secret.
+ * The randomness of encodings: seeds, which are sent, and numbers for rounding, which must stay secret.
  *
  * @typedef {object} Randomness
- * @property {() => number} seed A whole number below 2^53.
- * @property {(count: number) => Float64Array} uniforms Numbers from [0, 1).
+ * @property {() => number} seed Returns a whole number below 2^53.
+ * @property {(count: number) => Float64Array} uniforms Returns numbers uniform in [0, 1).
  */
 
-/** The most that the platform gives at once, in bytes. */
+/** The maximum number of random bytes that the platform returns at once. */
 const MOST = 65_536;
 
 /**
- * The platform's.
+ * The platform's randomness.
  *
  * @type {Randomness}
  */
@@ -21,7 +21,7 @@ export const SYSTEM = Object.freeze({
 });
 
 /**
- * Numbers from [0, 1), of 53 bits.
+ * Uniform numbers in [0, 1), with 53 bits.
  *
  * @param {number} count
  */

@@ -1,16 +1,17 @@
 // @ts-check
 /**
- * Random rotations block by block: the link `rotation`, and what `levels` rotates with (`protocol/encodings/rotation.py`).
+ * The link `rotation`: random rotations block by block, which `levels` also uses (`protocol/encodings/rotation.py`).
  *
- * A block of D numbers, D a power of two, becomes H S h / √D: S flips signs at random, H is the Walsh-Hadamard matrix in
- * its natural order, by butterflies from the widest to the narrowest: additions alone, and so the same bits everywhere.
+ * A block h of D numbers, D a power of two, becomes H S h / √D, where S flips signs at random and H is the
+ * Walsh-Hadamard matrix in its natural order. It is computed by butterflies from the widest to the narrowest. These
+ * only add and subtract, so the bits are the same everywhere.
  *
  * @import { ClientEnd } from "../links.js"
  */
 
 import { childKeys, draws, keyOf } from "./splitmix.js";
 
-/** Numbers that are rotated together, or have a header together where `levels` are. */
+/** The size of a block: numbers that are rotated together, or that share a header in `levels`. */
 export const BLOCK = 1024;
 
 /** @type {ClientEnd} */
@@ -20,7 +21,8 @@ export const ROTATION = {
 };
 
 /**
- * Rotate numbers in place, in their own precision. The rest of the last 1,024 is a block for each binary digit of its length.
+ * Rotate numbers in place, in their own precision. The remainder after the last 1,024 has one block for each binary
+ * digit of its length.
  *
  * @template {Float32Array | Float64Array} T
  * @param {T} numbers
@@ -62,13 +64,14 @@ function blockSizes(length) {
 }
 
 /**
- * Multiply numbers by a sign, down for those whose bit is set, the lowest first, over the root of their length.
+ * Multiply each number by a random sign and divide by the root of the length. A set bit means minus; the lowest bit is
+ * the first number's.
  *
  * @param {Float32Array | Float64Array} block
  * @param {import("./splitmix.js").Words} bits
  */
 function scale(block, { high, low }) {
-  const root = Math.sqrt(1 / block.length); // which every machine rounds alike, other than a power
+  const root = Math.sqrt(1 / block.length); // rounded the same on every machine, unlike a power
   const factor = block instanceof Float32Array ? Math.fround(root) : root;
   for (let k = 0; k < block.length; k += 1) {
     const word = ((k >>> 5) & 1) === 0 ? low[k >>> 6] : high[k >>> 6];

@@ -1,5 +1,5 @@
 // @ts-check
-/** The signs of updates: the link `signs`, five weights a byte or eight, and `sign` of older studies. */
+/** The link `signs`: the signs of updates, with five or eight weights a byte; and the link `sign` of older studies. */
 
 /** @import { Encoder } from "../links.js" */
 
@@ -19,7 +19,7 @@ function zeroTrouble({ zero }) {
 }
 
 /**
- * A digit a weight, 0 down, 1 zero, 2 up, in base three with the first weight's lowest; the last byte is filled with ones.
+ * One base-three digit a weight: 0 down, 1 zero, 2 up, the first weight's lowest; the last byte is padded with ones.
  *
  * @param {readonly number[]} update
  */
@@ -34,8 +34,8 @@ function fiveAByte(update) {
 }
 
 /**
- * One bit a weight: whether it is at least 0. Or two: whether it is above 0, and whether it is below. The first weight has
- * the lowest bits of the first byte.
+ * One or two bits a weight. One bit: whether it is at least 0. Two bits: whether it is above 0, and whether it is
+ * below. The first weight has the lowest bits of the first byte.
  *
  * @param {readonly number[]} update
  * @param {1 | 2} width

@@ -1,19 +1,19 @@
 // @ts-check
 /**
- * SplitMix64 (Steele, Lea and Flood 2014): random bits that follow from a key, the same ones on the server
- * (`protocol/draws.py`). A whole number of 64 bits is two of 32, its halves, since BigInt takes six times as long.
+ * SplitMix64 (Steele, Lea and Flood 2014): random bits from a key, the same as on the server (`protocol/draws.py`). A
+ * 64-bit integer is stored as two 32-bit halves, because BigInt takes six times as long.
  *
- * @typedef {{ high: Uint32Array, low: Uint32Array }} Words Whole numbers of 64 bits.
+ * @typedef {{ high: Uint32Array, low: Uint32Array }} Words 64-bit integers, as halves.
  */
 
 const GOLDEN_HIGH = 0x9e3779b9;
 const GOLDEN_LOW = 0x7f4a7c15;
 
 /**
- * The key that a seed is.
+ * A seed's key.
  *
  * @param {number} seed A whole number from 0 to 2^53 - 1.
- * @returns {Words} One.
+ * @returns {Words} A single word.
  */
 export function keyOf(seed) {
   return { high: Uint32Array.of(seed / 2 ** 32), low: Uint32Array.of(seed) };
@@ -22,7 +22,7 @@ export function keyOf(seed) {
 /**
  * The children of a key with the numbers 0, 1, and so on.
  *
- * @param {Words} key One.
+ * @param {Words} key A single word.
  * @param {number} count
  * @returns {Words}
  */
@@ -40,9 +40,9 @@ export function childKeys(key, count) {
 }
 
 /**
- * Draws of a key.
+ * The first random words of a key.
  *
- * @param {Words} key One.
+ * @param {Words} key A single word.
  * @param {number} count
  * @returns {Words}
  */
@@ -53,7 +53,7 @@ export function draws(key, count) {
 }
 
 /**
- * A number, and from it on as many as are asked for that grow by the generator's golden ratio.
+ * The sequence of words that starts at a number and grows by the generator's golden ratio.
  *
  * @param {number} high
  * @param {number} low
@@ -96,7 +96,7 @@ function mix({ high, low }) {
 }
 
 /**
- * The high half of the product of two whole numbers of 32 bits, by products of 16 that a double holds exactly.
+ * The high half of the product of two 32-bit integers, from 16-bit products, which a double represents exactly.
  *
  * @param {number} one
  * @param {number} other

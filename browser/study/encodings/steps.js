@@ -1,12 +1,15 @@
 // @ts-check
-/** Numbers rounded at random to multiples of a step: the link `steps` (`protocol/encodings/steps.py`), not deflated here. */
+/**
+ * The link `steps`: numbers rounded at random to multiples of a step (`protocol/encodings/steps.py`); not deflated
+ * here.
+ */
 
 /** @import { Encoder } from "../links.js" */
 
-/** The most steps that a byte holds. */
+/** The maximum number of steps that a byte holds. */
 const MOST = 127;
 
-/** The most that the server takes. */
+/** The largest number that the server accepts. */
 const LARGEST = 1e30;
 
 /** @type {Encoder} */
@@ -16,7 +19,7 @@ export const STEPS = {
 };
 
 /**
- * The step, in single precision: rounded up, so that no number is more than 127 of them.
+ * The step in single precision, rounded up, so that no number exceeds 127 steps.
  *
  * @param {any} settings
  * @param {readonly number[]} update
@@ -32,7 +35,7 @@ function stepOf({ size, step }, update) {
   return roundedUp(Math.max(wanted, largest / MOST));
 }
 
-/** To single precision. @param {number} number At least 0. */
+/** Round up to single precision. @param {number} number At least 0. */
 function roundedUp(number) {
   const near = Float32Array.of(number);
   if (near[0] < number) {
@@ -42,11 +45,11 @@ function roundedUp(number) {
 }
 
 /**
- * The step; then of each number how many steps it is.
+ * The payload: the step, then the number of steps of each number.
  *
  * @param {readonly number[]} update
  * @param {number} step
- * @param {Float64Array} uniforms To round by.
+ * @param {Float64Array} uniforms Random numbers for rounding.
  */
 function inSteps(update, step, uniforms) {
   const bytes = new Uint8Array(4 + update.length);

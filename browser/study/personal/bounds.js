@@ -1,7 +1,8 @@
 // @ts-check
 /**
- * What a spec's constraints mean for weights that are a client's own: the nearest values that the constraints and the frozen
- * weights allow (`client_sim/learning/bounds.py`). The server's corrections are of steps, and a client has no one step.
+ * A spec's constraints on private weights: moves them to the nearest values that the constraints and the frozen weights
+ * allow (`client_sim/learning/bounds.py`). The server's corrections apply to a single step, which private weights don't
+ * have.
  *
  * @import { ModelSpec } from "../study.js"
  */
@@ -11,7 +12,7 @@ import { placesOfName } from "./names.js";
 const KNOWN = ["non_negative", "ordered_cutoffs"];
 
 /**
- * Why this client cannot hold a spec's constraints; null if it can.
+ * The reason why this client can't keep a spec's constraints; null if it can.
  *
  * @param {ModelSpec} spec
  */
@@ -25,11 +26,11 @@ export function boundsTrouble({ constraints = [], weights }) {
 }
 
 /**
- * Move free weights to where the constraints allow them, in place; allowed ones stay, to the bit.
+ * Move free weights in place to values that the constraints allow; allowed values keep their bits.
  *
  * @param {ModelSpec} spec
  * @param {Float64Array} weights
- * @param {readonly boolean[]} free Which weights may move.
+ * @param {readonly boolean[]} free Whether each weight may move.
  * @returns {Float64Array} The same array.
  */
 export function within(spec, weights, free) {
@@ -53,8 +54,8 @@ export function within(spec, weights, free) {
 }
 
 /**
- * First, from last to first, cutoffs before a frozen one leave room for as many as there are; then, from first to last, each is
- * raised that is too close to the one before.
+ * Put cutoffs in order. First, from last to first, lower those before a frozen cutoff to leave room for the ones
+ * between; then, from first to last, raise those too close to the one before.
  *
  * @param {Float64Array} weights
  * @param {readonly boolean[]} free

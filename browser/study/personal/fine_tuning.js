@@ -1,8 +1,8 @@
 // @ts-check
 /**
- * A model of the client's own, which begins as the shared one (`client_sim/learning/personal/fine_tuning.py`).
+ * A personal model that starts as a copy of the shared one (`client_sim/learning/personal/fine_tuning.py`).
  *
- * What is kept are the weights that are not frozen. They stay where they are when the shared ones move.
+ * The stored weights are those that are not frozen. They stay the same when the shared ones change.
  *
  * @import { ModelSpec } from "../study.js"
  * @import { Method } from "./personal.js"
@@ -36,7 +36,7 @@ export const FINE_TUNE = Object.freeze({
         next += 1;
       }
     }
-    return within(spec, whole, free); // frozen weights may have moved since
+    return within(spec, whole, free); // frozen weights may have changed since
   },
 
   trained(personal, spec, shared, kept, descent) {

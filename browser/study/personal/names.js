@@ -1,10 +1,10 @@
 // @ts-check
-/** Weights that a setting names. */
+/** Lookup of the weights that a setting names. */
 
 /** @import { ModelSpec } from "../study.js" */
 
 /**
- * Why names are not those of weights, in words that follow "its personal models"; null if they are.
+ * The reason why names don't denote weights, in words that follow "its personal models"; null if they do.
  *
  * @param {string} setting
  * @param {any} names
@@ -25,7 +25,7 @@ export function placesOf(names, spec) {
 }
 
 /**
- * The places of the weight of a name, or of the weights of the feature or block of that name.
+ * The positions of the weight with a name, or of all weights of a feature or block with that name.
  *
  * @param {ModelSpec["weights"]} weights
  * @param {string} name

@@ -1,29 +1,29 @@
 // @ts-check
 /**
- * What a client of a personal arm keeps of a model for itself. Numbers in, numbers out; nothing of it is ever sent.
+ * The personal model of a client in a personal arm, which is never sent. Functions of numbers alone, without storage or
+ * requests.
  *
  * @import { ModelSpec, Version } from "../study.js"
  * @import { Memory } from "./steps.js"
  *
- * @typedef {{ by: string, rate: number, [setting: string]: any }} Personal A line's `training.personal`, as it is published.
+ * @typedef {{ by: string, rate: number, [setting: string]: any }} Personal A line's published `training.personal`.
  *
- * @typedef {object} Kept What stays with the client.
- * @property {number} trained How often it was trained; before that, the client ranks with the shared weights.
- * @property {number[]} numbers Its own weights that are not frozen, or its vector.
- * @property {string} [turn] Which of both a client trains next that trains a vector and the shared weights in turn.
- * @property {Memory | null} memory What an optimizer keeps from one training to the next.
+ * @typedef {object} Kept The state of a personal model, which stays on the device.
+ * @property {number} trained The number of trainings; before the first, the client ranks with the shared weights.
+ * @property {number[]} numbers The private weights that are not frozen, or the vector.
+ * @property {string} [turn] The next to train, for a client that trains its vector and the shared weights in turn.
+ * @property {Memory | null} memory The optimizer's state between trainings.
  *
  * @typedef {object} Method
- * @property {(personal: Personal, spec: ModelSpec) => string | null} trouble Why this client cannot do it, in words that follow
- *   "its personal models".
- * @property {(personal: Personal, spec: ModelSpec, draw: () => number) => Kept} begin What a client has before any training;
- *   `draw` gives a random number from [0, 1).
- * @property {(personal: Personal, kept: Kept) => boolean} sends Whether the client's next training gives an update of the
- *   shared weights.
- * @property {(personal: Personal, spec: ModelSpec, shared: readonly number[], kept: Kept) => Float64Array} weights With which
- *   the client ranks.
+ * @property {(personal: Personal, spec: ModelSpec) => string | null} trouble Returns the reason why this client can't
+ *   use the method, in words that follow "its personal models".
+ * @property {(personal: Personal, spec: ModelSpec, draw: () => number) => Kept} begin Returns the state before any
+ *   training; `draw` returns a random number in [0, 1).
+ * @property {(personal: Personal, kept: Kept) => boolean} sends Whether the client's next training returns an update
+ *   of the shared weights.
+ * @property {(personal: Personal, spec: ModelSpec, shared: readonly number[], kept: Kept) => Float64Array} weights
+ *   Returns the weights with which the client ranks.
  * @property {(personal: Personal, spec: ModelSpec, shared: readonly number[], kept: Kept, descent: Descent) => Kept} trained
- *
  * @typedef {(weights: Float64Array) => number[]} Descent The direction of descent at any weights.
  */
 
@@ -41,7 +41,8 @@ const METHODS = new Map([
 const LARGEST = 1e30;
 
 /**
- * Why this client cannot keep such models, in words that follow "the line cannot be trained here: "; null if it can.
+ * The reason why this client can't train such a personal model; null if it can. The words follow "the line cannot be
+ * trained here: ".
  *
  * @param {any} personal
  * @param {ModelSpec} spec
@@ -57,7 +58,7 @@ export function personalTrouble(personal, spec) {
 }
 
 /**
- * What a client keeps that has not been trained yet.
+ * The state of a personal model before its first training.
  *
  * @param {Personal} personal
  * @param {ModelSpec} spec
@@ -68,7 +69,7 @@ export function begun(personal, spec, draw) {
 }
 
 /**
- * Whether the next training gives an update of the shared weights, to be sent.
+ * Whether the next training returns an update of the shared weights, to be sent.
  *
  * @param {Personal} personal
  * @param {Version} held
@@ -91,7 +92,7 @@ export function personalWeights(personal, spec, { weights }, kept) {
 }
 
 /**
- * What a client keeps after another training; what it kept, where its numbers would grow beyond all bounds.
+ * The state after another training; the old state if its numbers would become infinite.
  *
  * @param {Personal} personal
  * @param {ModelSpec} spec
@@ -108,7 +109,7 @@ export function trained(personal, spec, held, kept, descent) {
 }
 
 /**
- * What was kept, if it is what such a client may have kept; null for anything else.
+ * The stored state, if it is valid for these settings; else null.
  *
  * @param {Personal} personal
  * @param {ModelSpec} spec
@@ -129,7 +130,7 @@ export function readKept(personal, spec, given) {
 }
 
 /**
- * By what is kept with it a client knows whether it is of the same settings and the same model.
+ * A digest of the settings and the model, stored with the state, so that a client notices a change of either.
  *
  * @param {Personal} personal
  * @param {ModelSpec} spec
@@ -138,7 +139,7 @@ export function digestOf(personal, spec) {
   return Array.from(sha256(inOrder([personal, spec])), (word) => word.toString(16).padStart(8, "0")).join("");
 }
 
-/** @param {any} value JSON, of which a server may write the keys in any order. @returns {string} */
+/** @param {any} value A JSON value; a server may write its keys in any order. @returns {string} */
 function inOrder(value) {
   if (Array.isArray(value)) {
     return `[${value.map(inOrder).join()}]`;
@@ -150,7 +151,7 @@ function inOrder(value) {
 }
 
 /**
- * Before the method's first version, and without any, only the shared weights are trained.
+ * Whether only the shared weights are trained: before the method's first version, and before any version was fetched.
  *
  * @param {Personal} personal
  * @param {Version} held
@@ -161,7 +162,7 @@ function waits({ from_version: from = 0 }, { version }) {
 
 /** @param {Personal} personal */
 function methodOf({ by }) {
-  return /** @type {Method} */ (METHODS.get(by)); // which was checked when the study was read
+  return /** @type {Method} */ (METHODS.get(by)); // checked when the study was read
 }
 
 /** @param {unknown} value */

@@ -1,25 +1,26 @@
 // @ts-check
 /**
- * Steps that a client takes for itself along its own gradients: only adding, multiplying, dividing and comparing, so that they
- * are the same bits as in Python (`client_sim/learning/descent.py`, `local_optimizers.py`).
+ * Local steps of a personal model along a client's gradients. They only add, multiply, divide and compare, so that the
+ * bits are the same as in Python (`client_sim/learning/descent.py`, `local_optimizers.py`).
  *
  * @typedef {object} Stepping
  * @property {number} rate
- * @property {number} [steps] 1 if it does not say.
- * @property {number} [proximal] λ, which pulls back to where the movement is 0.
- * @property {any} [optimizer] Plain descent if it does not say.
+ * @property {number} [steps] The number of steps; 1 by default.
+ * @property {number} [proximal] λ, which pulls the movement back towards 0.
+ * @property {any} [optimizer] The optimizer; plain descent by default.
  *
- * @typedef {{ rate: number[], sign: number[] }} Memory What RProp knows of each number: the size of its step, and its sign.
+ * @typedef {{ rate: number[], sign: number[] }} Memory RProp's state for each number: the size of its last step, and
+ *   its sign.
  */
 
-/** As many as the protocol knows. */
+/** The maximum number of steps, as in the protocol. */
 const MOST_STEPS = 1_000_000;
 
-/** RProp's, where a study leaves them out. */
+/** RProp's default settings. */
 const RPROP = { alpha: 1.2, beta: 0.5, step: { start: 0.1, min: 1e-6, max: 50 }, keep: false };
 
 /**
- * Why this client cannot take such steps, in words that follow "its personal models"; null if it can.
+ * The reason why this client can't take such steps, in words that follow "its personal models"; null if it can.
  *
  * @param {any} stepping
  * @returns {string | null}
@@ -38,10 +39,10 @@ export function steppingTrouble({ rate, steps = 1, proximal = 0, optimizer }) {
 }
 
 /**
- * What lasts from one training to the next; null for an optimizer that begins afresh each time.
+ * The optimizer's state between trainings; null for an optimizer without one.
  *
  * @param {Stepping} stepping
- * @param {number} count How many numbers are trained.
+ * @param {number} count The number of trained numbers.
  * @returns {Memory | null}
  */
 export function memoryOf({ optimizer }, count) {
@@ -49,13 +50,13 @@ export function memoryOf({ optimizer }, count) {
 }
 
 /**
- * Take the steps.
+ * Take the steps of one training.
  *
  * @param {Stepping} stepping
- * @param {(moved: Float64Array) => ArrayLike<number>} descent The direction of descent where one has moved to.
- * @param {Float64Array} moved How far one is from where `proximal` pulls to.
- * @param {Memory | null} memory What an earlier training has left.
- * @returns {{ moved: Float64Array, memory: Memory | null }} New ones; nothing given is changed.
+ * @param {(moved: Float64Array) => ArrayLike<number>} descent Returns the direction of descent after a movement.
+ * @param {Float64Array} moved The movement so far from the point that `proximal` pulls to.
+ * @param {Memory | null} memory The state left by an earlier training.
+ * @returns {{ moved: Float64Array, memory: Memory | null }} New values; the arguments stay unchanged.
  */
 export function steps({ rate, steps: count = 1, proximal = 0, optimizer }, descent, moved, memory) {
   const rprop = optimizer?.optimizer === "rprop" ? settingsOf(optimizer) : null;
@@ -79,7 +80,7 @@ export function steps({ rate, steps: count = 1, proximal = 0, optimizer }, desce
 
 /**
  * @param {any} rprop
- * @param {Memory} memory Brought up to date.
+ * @param {Memory} memory The state, updated in place.
  * @param {number} k
  * @param {number} down
  */

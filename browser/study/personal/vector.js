@@ -1,16 +1,17 @@
 // @ts-check
 /**
- * A vector v of the client's own, which predicts with the weights w + U v (`client_sim/learning/personal/vector.py`). It is kept
- * in single precision, and is relative to w, so it moves along when w does.
+ * A private vector v; the client predicts with the weights w + U v (`client_sim/learning/personal/vector.py`). The
+ * vector is stored in single precision. It is relative to the shared weights w, so the personal weights follow changes
+ * of w.
  *
  * @import { ModelSpec } from "../study.js"
  * @import { Kept, Method } from "./personal.js"
  *
- * @typedef {object} Basis U, of which only the rows of some weights are not zero.
- * @property {readonly number[]} places Of these weights.
- * @property {readonly boolean[]} free The same for each weight.
- * @property {Float64Array | null} matrix Their rows one after the other; the identity if null.
- * @property {number} size How many numbers v has.
+ * @typedef {object} Basis U, whose rows are nonzero only for some weights.
+ * @property {readonly number[]} places The positions of these weights.
+ * @property {readonly boolean[]} free For each weight, whether it is one of these.
+ * @property {Float64Array | null} matrix The nonzero rows in sequence; the identity if null.
+ * @property {number} size The length of v.
  */
 
 import { draws } from "../encodings/splitmix.js";
@@ -19,7 +20,7 @@ import { within } from "./bounds.js";
 import { namesTrouble, placesOf } from "./names.js";
 import { memoryOf, steps, steppingTrouble } from "./steps.js";
 
-/** How many words of 64 bits one number of U is made of. */
+/** The number of 64-bit words from which one number of U is made. */
 const DRAWS = 6;
 
 /** @type {Method} */
@@ -70,7 +71,7 @@ export const VECTOR = Object.freeze({
 });
 
 /**
- * w + U v, without regard to bounds.
+ * w + U v, without bounds.
  *
  * @param {Basis} basis
  * @param {ArrayLike<number>} shared
@@ -91,8 +92,8 @@ function whole({ places, matrix, size }, shared, v) {
 /**
  * @param {ModelSpec} spec
  * @param {Basis} basis
- * @param {Float64Array} weights Changed.
- * @param {ArrayLike<number>} v Where it is 0, the weights are those of the version, to the bit.
+ * @param {Float64Array} weights The weights, changed in place.
+ * @param {ArrayLike<number>} v The vector; where it is 0, the weights equal the version's exactly.
  */
 function bounded(spec, { free }, weights, v) {
   return Array.from(v).some((each) => each !== 0) ? within(spec, weights, free) : weights;
@@ -118,8 +119,8 @@ function pulled({ places, matrix, size }, down) {
 }
 
 /**
- * A vector that leads within the bounds, where each number belongs to one weight. Without this, it would go on to grow where its
- * weight is at a bound, and take as long to come back.
+ * A vector whose weights are within the bounds, if each number belongs to one weight. Otherwise a number would keep
+ * growing while its weight is at a bound, and take as long to return.
  *
  * @param {ModelSpec} spec
  * @param {Basis} basis
@@ -161,8 +162,8 @@ function basisOf(personal, spec) {
 }
 
 /**
- * Entries of N(0, 1) / √size from whole numbers, row by row: those of a block of weights named U that starts at normal numbers
- * (`protocol/weights.py`). Each is the sum of twelve fractions, less six.
+ * Entries of N(0, 1) / √size, row by row, computed from integers: the same as for a block of weights named U that
+ * starts at normal numbers (`protocol/weights.py`). Each is the sum of twelve fractions, minus six.
  *
  * @param {number} rows
  * @param {number} size
@@ -183,7 +184,7 @@ export function randomBasis(rows, size, seed) {
 }
 
 /**
- * A number of 32 bits with its bytes the other way round.
+ * A 32-bit number with its bytes in reverse order.
  *
  * @param {number} word
  */

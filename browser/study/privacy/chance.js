@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * Draws in whole numbers from random bytes: exact, so that what follows from their probabilities holds as proven.
+ * Random integers from random bytes, with exact probabilities, so that the proven guarantees hold.
  *
  * Bernoulli trials with probability e^-γ, discrete Laplace and discrete Gaussian by Canonne, Kamath and Steinke, "The
  * Discrete Gaussian for Differential Privacy" (2020), algorithms 1 to 3. No probability is ever a float.
@@ -8,7 +8,7 @@
  * @typedef {(count: number) => Uint8Array} Draw Returns a number of random bytes.
  */
 
-/** An epsilon is rounded down to a multiple of 1 over this. */
+/** The denominator of epsilons, which are rounded down to a multiple of 1 / FRACTION. */
 const FRACTION = 2 ** 20;
 
 export class Chance {
@@ -18,7 +18,7 @@ export class Chance {
   }
 
   /**
-   * A whole number from 0 to n - 1, each as likely: the first of so many bits that is one.
+   * A uniform whole number from 0 to n - 1, by drawing bits until the number is below n.
    *
    * @param {bigint} n
    */
@@ -54,7 +54,7 @@ export class Chance {
   }
 
   /**
-   * For a quotient of at most 1.
+   * The same for a quotient of at most 1.
    *
    * @param {bigint} numerator
    * @param {bigint} denominator
@@ -68,7 +68,7 @@ export class Chance {
   }
 
   /**
-   * True with probability e^ε / (1 + e^ε), and never more often: what randomised response tells.
+   * True with probability e^ε / (1 + e^ε), or slightly less: whether randomised response reports the truth.
    *
    * @param {number} epsilon
    */
@@ -123,5 +123,5 @@ export class Chance {
   }
 }
 
-/** From the platform's randomness, of which no server knows a seed; it cannot be replaced by settings. */
+/** Draws from the platform's randomness, whose seed no server knows. Settings can't replace it. */
 export const SYSTEM = new Chance((count) => crypto.getRandomValues(new Uint8Array(count)));

@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * How much noise one Gaussian answer needs (Balle and Wang 2018): `protocol/gaussian.py` says how it is derived. A client
- * works it out from the guarantee that is published, so that a server can't ask it for too little.
+ * The noise that one Gaussian answer needs (Balle and Wang 2018); `protocol/gaussian.py` has the derivation. A client
+ * computes it from the published guarantee, so that a server can't ask for too little.
  */
 
 const HALVINGS = 200;
@@ -9,7 +9,7 @@ const TERMS = 2000;
 const ERROR = 2 ** -49;
 
 /**
- * The least noise, over the sensitivity, that keeps (ε, δ).
+ * The minimum noise, divided by the sensitivity, that guarantees (ε, δ).
  *
  * @param {number} epsilon
  * @param {number} delta
@@ -36,7 +36,7 @@ export function leastNoise(epsilon, delta) {
 }
 
 /**
- * ln δ, or a little more: as much as rounding may have taken from it.
+ * ln δ, plus the maximum rounding error.
  *
  * @param {number} epsilon
  * @param {number} z
@@ -51,7 +51,7 @@ function logDelta(epsilon, z) {
 }
 
 /**
- * ln Φ(x): by Laplace's continued fraction below -1, by a series of odd powers up to 1, and beyond by what is missing to 1.
+ * ln Φ(x): by Laplace's continued fraction below -1, by a series of odd powers up to 1, and above 1 by 1 - Φ(-x).
  *
  * @param {number} x
  * @returns {number}

@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * What a study's published privacy promises, in plain words, and whether this client knows how to keep it.
+ * A study's published privacy guarantee in plain words, and the check whether this client can keep it.
  *
  * @import { ModelSpec } from "../study.js"
  * @import { Privacy } from "./vectors.js"
@@ -25,10 +25,10 @@ const CONTRIBUTIONS = new Map([
 const DAY_MINUTES = 1440;
 
 /**
- * Why this client cannot take part in a line with this privacy; null if it can. It rejects unknown settings, because an
- * overlooked setting might be a protection.
+ * The reason why this client can't take part in a line with these privacy settings; null if it can. Unknown settings
+ * are rejected, because an overlooked setting might be a protection.
  *
- * @param {any} privacy What the study says.
+ * @param {any} privacy The study's value, unchecked.
  * @param {ModelSpec} spec
  * @returns {string | null}
  */
@@ -71,8 +71,8 @@ export function privacyTrouble(privacy, spec) {
 }
 
 /**
- * The privacy settings that a study's clients rely on, as one text: an equal text is an equal guarantee. Later
- * versions' additions to a published study are not included.
+ * The privacy settings that a study's clients rely on, as one text: equal texts mean equal guarantees. Settings that
+ * later releases add to published studies are not included.
  *
  * @param {Privacy} privacy
  * @returns {string}
@@ -138,10 +138,10 @@ export function guaranteeInWords({ central, local, shared, contributions, delay_
 }
 
 /**
- * What two servers mean for the user.
+ * A two-server line's meaning for the user, in words.
  *
  * @param {NonNullable<Privacy["shared"]>} shared
- * @param {boolean} noisy Whether the browser has added noise.
+ * @param {boolean} noisy Whether the browser adds noise.
  */
 function sharedInWords({ helper, min_batch: least, proofs }, noisy) {
   const together = noisy ? "together they could read it as it was sent, with your browser's noise" : "together they could read your message";

@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * Ids that can't be linked: a client of a private line has another one with every version.
+ * Unlinkable ids: a client of a private line has a different id for every version.
  *
  * @import { Arm, PublicStudy } from "../study.js"
  * @import { Privacy } from "./vectors.js"
@@ -13,12 +13,12 @@ import { hmac } from "../hmac.js";
 export const SECRET_BYTES = 32;
 
 /**
- * The id of a client for one version of the line of its arm: a UUID of version 8. It is the first of HMAC-SHA256(secret,
+ * The id of a client for one version of its arm's line: a UUID of version 8. It is the first of HMAC-SHA256(secret,
  * "study|line|version|counter") for counter = 0, 1, ... that belongs to the arm.
  *
  * @param {PublicStudy} study
- * @param {Uint8Array} secret The client's, which never leaves it.
- * @param {Arm} arm The client's, by its own id.
+ * @param {Uint8Array} secret The client's secret, which is never sent.
+ * @param {Arm} arm The client's arm, by its permanent id.
  * @param {number} version
  * @returns {string}
  */
@@ -32,11 +32,11 @@ export function rotatingId(study, secret, arm, version) {
 }
 
 /**
- * Whether a client has drawn a version to contribute to: it spreads its contributions over the rounds, or else those that
- * are there first would send all that they may to the first versions.
+ * Whether a client has drawn a version to contribute to. This spreads its contributions over the rounds; otherwise
+ * early clients would use up their contributions in the first versions.
  *
  * @param {string} study The study's name.
- * @param {Uint8Array} secret The client's.
+ * @param {Uint8Array} secret The client's secret.
  * @param {string} line
  * @param {number} version
  * @param {Privacy} privacy

@@ -1,28 +1,30 @@
 // @ts-check
 /**
  * The vector that a client of a private line sends: its update and metrics as bounded whole numbers, with the client's
- * own noise if the line needs it. `protocol/privacy.py` says what it is made of.
+ * own noise if the line needs it. `protocol/privacy.py` describes its parts.
  *
  * @import { ModelSpec } from "../study.js"
  * @import { Chance } from "./chance.js"
  *
- * @typedef {object} Privacy What is published of a line's privacy.
- * @property {null | { epsilon: number, delta: number, rounds: number, population: number, noise_multiplier?: number | null }} central The operator's part.
- * @property {null | { mechanism: "one-sign" | "gaussian", epsilon: number, delta?: number }} local The client's own.
- * @property {null | { helper: string, min_batch: number, seal: string, proofs: boolean }} [shared] By which second server no vector is
- *   seen by anybody.
+ * @typedef {object} Privacy The published privacy settings of a line.
+ * @property {null | { epsilon: number, delta: number, rounds: number, population: number, noise_multiplier?: number |
+ *   null }} central The guarantee by the operator's noise.
+ * @property {null | { mechanism: "one-sign" | "gaussian", epsilon: number, delta?: number }} local The guarantee by the
+ *   client's own noise.
+ * @property {null | { helper: string, min_batch: number, seal: string, proofs: boolean }} [shared] The second server,
+ *   with which no one server sees a vector.
  * @property {{ by: "signs" | "norm" | "kind" | "layer", norm?: number, norms?: Record<string, number> }} contribution
  * @property {readonly [number, number]} loss The smallest and largest loss that can be sent.
- * @property {readonly string[]} left_out Names of weights that are no part of it.
+ * @property {readonly string[]} left_out Names of weights that are not in the vector.
  * @property {number | null} contributions The maximum number of versions that a client contributes to.
  * @property {number} delay_minutes
  *
- * @typedef {object} Frame How vectors are made.
- * @property {readonly number[]} group Of each weight; -1 if it is left out.
- * @property {readonly number[]} units How large 1 in the vector is, in each weight.
+ * @typedef {object} Frame The layout of a line's vectors.
+ * @property {readonly number[]} group The group of each weight; -1 if it is left out.
+ * @property {readonly number[]} units The size of 1 in the vector, in units of each weight.
  * @property {boolean} signs
- * @property {number} groups How many groups of weights there are that clients can move.
- * @property {number} bound The Euclidean norm of the weights' part at most.
+ * @property {number} groups The number of groups of weights that clients can move.
+ * @property {number} bound The maximum Euclidean norm of the weights' part.
  * @property {number} metric The largest number of a metric.
  */
 
@@ -31,7 +33,9 @@ import { leastNoise } from "./gaussian.js";
 /** The upload link of private lines, and the tag of their updates. */
 export const ENCODING = "private";
 
-/** What a vector tells after the update: that there is a client, its loss, and whether what it chose was on top. */
+/**
+ * The number of metrics in a vector, after the update: a 1 for the client, its loss, and whether its choice was on top.
+ */
 export const METRICS = 3;
 const SIGN = 64;
 const RADIUS = 2 ** 14;
@@ -39,7 +43,7 @@ const FARTHEST = 8;
 const LARGEST = 2 ** 24 - 1;
 
 /**
- * How the vectors of a line are made.
+ * The layout of a line's vectors.
  *
  * @param {Privacy} privacy
  * @param {ModelSpec} spec
@@ -66,8 +70,8 @@ export function frameOf({ contribution, left_out: leftOut }, spec) {
  * @param {Frame} frame
  * @param {readonly number[]} update
  * @param {number} loss
- * @param {boolean} top Whether what was chosen was on top.
- * @param {Chance} chance Of the client's own noise.
+ * @param {boolean} top Whether the choice was on top.
+ * @param {Chance} chance The source of the client's own noise.
  * @returns {number[]}
  */
 export function vectorOf(privacy, frame, update, loss, top, chance) {
@@ -81,11 +85,11 @@ export function vectorOf(privacy, frame, update, loss, top, chance) {
     privacy.local.mechanism === "one-sign"
       ? oneSign(frame, weights, privacy.local.epsilon, chance)
       : withNoise(frame, weights, localSigma(privacy, frame), chance);
-  return [...noisy, frame.metric, 0, 0]; // noise of one's own covers the weights alone, so nothing else is told
+  return [...noisy, frame.metric, 0, 0]; // local noise covers only the weights, so no metrics are sent
 }
 
 /**
- * A vector as it travels: little-endian int32 numbers.
+ * A vector as it is sent: little-endian int32 numbers.
  *
  * @param {readonly number[]} vector
  */
@@ -119,7 +123,7 @@ function boundedWeights({ group, units, signs }, update) {
     const norm = largest * Math.sqrt(part.reduce((sum, value) => sum + (value / (largest || 1)) ** 2, 0));
     const share = norm > RADIUS ? RADIUS / norm : 1;
     const whole = part.map((value) => Math.trunc(value * share) + 0);
-    const over = whole.reduce((sum, value) => sum + value ** 2, 0) > RADIUS ** 2; // by the last digit of a double
+    const over = whole.reduce((sum, value) => sum + value ** 2, 0) > RADIUS ** 2; // by a rounding error
     mine.forEach((k, i) => {
       found[k] = over ? whole[i] - Math.sign(whole[i]) : whole[i];
     });
@@ -128,7 +132,7 @@ function boundedWeights({ group, units, signs }, update) {
 }
 
 /**
- * One weight's sign, or its opposite by randomised response (Warner 1965), and zeros.
+ * The sign of one weight, or the opposite sign by randomised response (Warner 1965); zeros for all others.
  *
  * @param {Frame} frame
  * @param {readonly number[]} signs
@@ -157,7 +161,7 @@ function withNoise({ group, bound }, weights, sigma, chance) {
 }
 
 /**
- * The Euclidean norm of a vector at most: what adding or removing a client changes the sum by.
+ * The maximum Euclidean norm of a vector, by which adding or removing a client changes the sum.
  *
  * @param {Frame} frame
  */
@@ -166,12 +170,12 @@ export function sensitivityOf({ group, groups, signs, metric }) {
   return Math.sqrt(weights + METRICS * metric ** 2);
 }
 
-/** How many numbers a vector of m weights has. @param {number} m */
+/** The length of a vector for m weights. @param {number} m */
 export function lengthOf(m) {
   return m + METRICS;
 }
 
-/** To the nearest whole number; of two, to the even one. @param {number} x */
+/** Round to the nearest whole number; ties to the even one. @param {number} x */
 function rounded(x) {
   const below = Math.floor(x);
   const rest = x - below;

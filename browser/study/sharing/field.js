@@ -2,8 +2,8 @@
 /**
  * Arithmetic modulo p = 2^64 - 2^32 + 1 (Field64 of the VDAF draft). Elements are BigInts from 0 to p - 1.
  *
- * A polynomial is given by its values at 1, ω, ω², …, where their number n is a power of two and ω the root of unity of that
- * order.
+ * A polynomial is represented by its values at 1, ω, ω², …, whose number n is a power of two; ω is the root of unity of
+ * order n.
  */
 
 export const P = 2n ** 64n - 2n ** 32n + 1n;
@@ -47,8 +47,8 @@ function inverse(a) {
 }
 
 /**
- * The values of a polynomial at the odd powers of the root of order 2n, from the n values at its even powers. The degree is
- * below n.
+ * The values of a polynomial of degree below n at the odd powers of the root of order 2n, from its n values at the even
+ * powers.
  *
  * @param {readonly bigint[]} values
  */
@@ -67,8 +67,8 @@ export function otherValues(values) {
 const CONSTANTS = new Map();
 
 /**
- * The root of unity of order n, its inverse, the root of order 2n, and 1 / n: powers that cost more than all that is done with
- * them, and are the same for all polynomials of a proof.
+ * The root of unity of order n, its inverse, the root of order 2n, and 1 / n. They are cached, because computing them
+ * takes longer than using them, and all polynomials of a proof share them.
  *
  * @param {number} n
  */
@@ -79,7 +79,7 @@ function constantsOf(n) {
 }
 
 /**
- * Σ values[j] ω^(jk), for k = 0, 1, …, for an ω of as high an order as there are values.
+ * Σ values[j] ω^(jk) for k = 0, 1, …, where the order of ω is the number of values.
  *
  * @param {readonly bigint[]} values
  * @param {bigint} omega
@@ -102,7 +102,7 @@ function transformed(values, omega) {
 }
 
 /**
- * Elements as bytes, the lowest first.
+ * Elements as bytes, in little-endian order.
  *
  * @param {readonly bigint[]} elements
  */

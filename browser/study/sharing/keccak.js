@@ -1,8 +1,9 @@
 // @ts-check
 /**
- * SHAKE128 (FIPS 202) and TurboSHAKE128 (RFC 9861), which make as many bytes as are wanted of a message.
+ * SHAKE128 (FIPS 202) and TurboSHAKE128 (RFC 9861): hash functions with an output of any length.
  *
- * Each of the 25 lanes of 64 bits is two numbers of 32 here, the low half first: that is some ten times as quick as BigInt.
+ * Each of the 25 lanes of 64 bits is stored as two 32-bit numbers, the low half first, which is about ten times as fast
+ * as BigInt.
  */
 
 const RATE = 168;
@@ -10,7 +11,10 @@ const ROUNDS = 24;
 const TURBO_ROUNDS = 12;
 const SHAKE_DOMAIN = 0x1f;
 
-/** Where each lane goes by π, from lane 1 on, and by how many bits ρ turns it on the way (FIPS 202, 3.2.2 and 3.2.3). */
+/**
+ * The target of each lane under π, from lane 1 on, and the number of bits by which ρ rotates it (FIPS 202, 3.2.2 and
+ * 3.2.3).
+ */
 const WAY = (() => {
   const way = [];
   for (let t = 0, x = 1, y = 0; t < 24; t += 1) {
@@ -44,7 +48,7 @@ const row = new Int32Array(20);
 /**
  * The last rounds of Keccak-f[1600], in place.
  *
- * @param {Int32Array} state 50 halves.
+ * @param {Int32Array} state 50 halves of lanes.
  * @param {number} rounds
  */
 function permute(state, rounds) {
@@ -71,7 +75,7 @@ function permute(state, rounds) {
       const second = turn < 32 ? high : low;
       low = state[lane];
       high = state[lane + 1];
-      state[lane] = (first << turn) | ((second >>> 1) >>> (31 - (turn & 31))); // a shift counts by its last five bits
+      state[lane] = (first << turn) | ((second >>> 1) >>> (31 - (turn & 31))); // a shift counts by its last 5 bits
       state[lane + 1] = (second << turn) | ((first >>> 1) >>> (31 - (turn & 31)));
     }
     for (let y = 0; y < 50; y += 10) {
@@ -93,10 +97,10 @@ function mixIn(state, place, byte) {
 }
 
 /**
- * What a message makes: a function that returns the next so many bytes of it.
+ * The output of a message: a function that returns the next bytes.
  *
  * @param {Uint8Array} message
- * @param {number} domain The byte that follows the message, and keeps uses apart.
+ * @param {number} domain The byte after the message, which separates uses.
  * @param {number} rounds
  * @returns {(length: number) => Uint8Array}
  */
@@ -129,7 +133,7 @@ function squeezed(message, domain, rounds) {
 
 /**
  * @param {Uint8Array} message
- * @param {number} length How many bytes are wanted.
+ * @param {number} length The number of bytes to return.
  */
 export function shake128(message, length) {
   return squeezed(message, SHAKE_DOMAIN, ROUNDS)(length);
@@ -138,7 +142,7 @@ export function shake128(message, length) {
 /**
  * @param {Uint8Array} message
  * @param {number} domain From 1 to 127.
- * @returns {(length: number) => Uint8Array} The next so many bytes, each time it is called.
+ * @returns {(length: number) => Uint8Array} A function that returns the next bytes.
  */
 export function turboShake128(message, domain) {
   return squeezed(message, domain, TURBO_ROUNDS);

@@ -1,20 +1,20 @@
 // @ts-check
 /**
- * The offer of a helper: on what terms it takes part in a line, and with what key, signed by it. A client looks for itself
- * before it seals anything, and takes no server's word: the study names the helper, and the noise follows from its settings.
+ * A helper's offer: its terms for a line and its key, signed by the helper. A client checks the offer itself before it
+ * seals anything, and trusts no server: the study names the helper, and the noise follows from the study's settings.
  *
  * @import { Line, PublicStudy } from "../study.js"
  * @import { Privacy } from "../privacy/vectors.js"
  *
- * @typedef {object} Offer As it is published with the line.
+ * @typedef {object} Offer The offer as published with the line.
  * @property {string} terms The text that was signed.
  * @property {string} signature
  *
- * @typedef {object} Terms What a client needs of them.
- * @property {Uint8Array} id What stands for the offer in a share: the first bytes of the SHA-256 of its terms.
- * @property {Uint8Array} key What shares are sealed for.
- * @property {number} numbers How many a vector has.
- * @property {number} metric With proofs the largest number of a metric; else 0.
+ * @typedef {object} Terms The part of an offer's terms that a client needs.
+ * @property {Uint8Array} id The offer's id in a share: the first bytes of the SHA-256 of its terms.
+ * @property {Uint8Array} key The public key for which shares are sealed.
+ * @property {number} numbers The length of a vector.
+ * @property {number} metric The largest number of a metric in a line with proofs; else 0.
  */
 
 import { fromHex, isHex, joined, utf8 } from "../bytes.js";
@@ -34,9 +34,9 @@ const LAST_DIGITS = 1 - 1e-9;
  * The terms for a line's clients; null if it has no offer yet.
  *
  * @param {PublicStudy} study
- * @param {Line} line One of shares.
+ * @param {Line} line A two-server line.
  * @returns {Promise<Terms | null>}
- * @throws {TypeError} The line's helper has not signed it, or it is for something else, or protects clients less.
+ * @throws {TypeError} The offer is not signed by the line's helper, is for something else, or protects clients less.
  */
 export async function agreedTerms(study, line) {
   const { offer } = line;
@@ -67,14 +67,14 @@ async function isSigned(helper, { terms, signature }) {
     const key = await crypto.subtle.importKey("raw", fromHex(helper), "Ed25519", true, ["verify"]);
     return await crypto.subtle.verify("Ed25519", key, fromHex(signature), /** @type {Uint8Array<ArrayBuffer>} */ (said));
   } catch {
-    return false; // the identity is no key
+    return false; // the identity is not a valid key
   }
 }
 
 /** @param {string} key */
 async function isKey(key) {
   try {
-    await seal(fromHex(key), new Uint8Array(0), new Uint8Array(0)); // refuses points that give away what is sealed
+    await seal(fromHex(key), new Uint8Array(0), new Uint8Array(0)); // rejects points that would reveal the sealed data
     return true;
   } catch {
     return false;
@@ -91,7 +91,7 @@ function readTerms(text) {
 }
 
 /**
- * What an offer says otherwise than a line's settings; null if it fits.
+ * The difference between an offer and a line's settings; null if they match.
  *
  * @param {any} terms
  * @param {PublicStudy} study
@@ -122,7 +122,8 @@ function apart(terms, study, { name, privacy, spec }) {
 }
 
 /**
- * Whether the helper has checked the guarantee that this client shows: what noise it takes, no client can work out.
+ * Whether the helper has checked the guarantee that this client shows; a client can't compute the noise that the
+ * guarantee needs.
  *
  * @param {any} promise
  * @param {Privacy} privacy

@@ -1,12 +1,13 @@
 // @ts-check
 /**
- * What a client sends that proves that it sends bits: the client's side of Prio3SumVecWithMultiproof over Field64 with
- * XofTurboShake128 and two shares (draft-irtf-cfrg-vdaf-18). `protocol/proofs` says what is proven, and how servers check it.
+ * The client's side of Prio3SumVecWithMultiproof over Field64 with XofTurboShake128 and two shares
+ * (draft-irtf-cfrg-vdaf-18): the shares of a vector, with a proof that it consists of bits. `protocol/proofs` describes
+ * the proof and the servers' check.
  *
  * @typedef {object} Circuit
- * @property {number} length How many bits a vector has.
- * @property {number} chunk In pieces of how many they are proven.
- * @property {number} proofs How many independent proofs there are.
+ * @property {number} length The number of bits of a vector.
+ * @property {number} chunk The number of bits in each proven chunk.
+ * @property {number} proofs The number of independent proofs.
  */
 
 import { joined } from "../bytes.js";
@@ -19,7 +20,10 @@ export const RAND_BYTES = 4 * SEED_BYTES;
 
 const PROOFS = 3;
 const [LEADER, HELPER] = [0, 1];
-/** The draft's version, that it is a VDAF, and that instances with several proofs have no number. */
+/**
+ * The prefix of domain separation: the draft's version, the class (VDAF), and the unassigned number of instances with
+ * several proofs.
+ */
 const TAG = Uint8Array.of(18, 0, 0xff, 0xff, 0xff, 0xff);
 const XOF_DOMAIN = 1;
 const USAGE = Object.freeze({ measurement: 1, proof: 2, jointRandomness: 3, prove: 4, jointSeed: 6, jointPart: 7 });
@@ -32,7 +36,7 @@ function sizesOf({ length, chunk }) {
 }
 
 /**
- * The circuit for vectors of so many bits whose proofs are shortest, with the fewest wires if several are.
+ * The circuit with the shortest proofs for vectors of a length in bits; of several, the one with the fewest wires.
  *
  * @param {number} length
  * @returns {Circuit}
@@ -43,13 +47,14 @@ export function shortest(length) {
 }
 
 /**
- * What a client sends: to the leader, to both servers, and to the helper. The helper's share is the first 64 bytes of `rand`.
+ * The shares that a client sends: to the leader, to both servers (the public share), and to the helper. The helper's is
+ * the first 64 bytes of `rand`.
  *
  * @param {Circuit} circuit
  * @param {readonly number[]} bits
  * @param {Uint8Array} nonce 16 bytes, never used twice.
  * @param {Uint8Array} rand 128 bytes of the platform's randomness, used for nothing else.
- * @param {Uint8Array} context What the shares are for.
+ * @param {Uint8Array} context The application's context, to which the shares are bound.
  * @returns {{ leader: Uint8Array, public: Uint8Array, helper: Uint8Array }}
  */
 export function shard(circuit, bits, nonce, rand, context) {
@@ -79,12 +84,12 @@ export function shard(circuit, bits, nonce, rand, context) {
 }
 
 /**
- * One proof: the random values of the wires, and the values of the gadget's polynomial but the last.
+ * One proof: the random values of the wires, and all values of the gadget's polynomial except the last.
  *
  * @param {Circuit} circuit
  * @param {readonly bigint[]} x
- * @param {readonly bigint[]} random Of each wire.
- * @param {readonly bigint[]} joint Of each call.
+ * @param {readonly bigint[]} random A random value of each wire.
+ * @param {readonly bigint[]} joint A joint random value of each call.
  */
 function prove(circuit, x, random, joint) {
   const { calls, points } = sizesOf(circuit);
@@ -111,11 +116,11 @@ function prove(circuit, x, random, joint) {
 }
 
 /**
- * The bytes that follow from a seed and what it is for.
+ * The stream of bytes derived from a seed and its usage.
  *
  * @param {number} usage
  * @param {Uint8Array} context
- * @param {Uint8Array} bound A seed of 32 bytes, and what it is bound to.
+ * @param {Uint8Array} bound A seed of 32 bytes, and the data that it is bound to.
  */
 function stream(usage, context, bound) {
   const tag = joined(TAG, Uint8Array.of(0, usage), context);
@@ -123,7 +128,7 @@ function stream(usage, context, bound) {
 }
 
 /**
- * The first so many numbers of 64 bits of a stream that are elements of the field.
+ * The first 64-bit numbers of a stream that are elements of the field.
  *
  * @param {number} usage @param {Uint8Array} context @param {Uint8Array} bound @param {number} count
  */

@@ -2,19 +2,19 @@
 /**
  * Sealing a share for the helper: HPKE (RFC 9180) in base mode with DHKEM(X25519, HKDF-SHA256), HKDF-SHA256 and AES-128-GCM.
  *
- * X25519 and AES are the browser's own; HKDF is a few calls of HMAC. Only what a client needs is here: it seals one message
- * for each key that it encapsulates, and opens none.
+ * X25519 and AES are the browser's; HKDF is a few calls of HMAC. Only the client's part is implemented: it seals one
+ * message for each encapsulated key, and opens none.
  */
 
 import { joined, utf8 } from "../bytes.js";
 import { hmac } from "../hmac.js";
 
-/** The ways to seal that a browser has. There is no ML-KEM in any. */
+/** The kinds of sealing available in browsers. None has ML-KEM. */
 export const SEALS = Object.freeze(["x25519"]);
 
 export const KEY_BYTES = 32;
 
-/** By how many bytes what is sealed is longer: the encapsulated key, and the tag of the cipher. */
+/** The bytes that sealing adds: the encapsulated key and the cipher's tag. */
 export const OVERHEAD = 32 + 16;
 
 const CURVE = { name: "X25519" };
@@ -29,11 +29,11 @@ const NOTHING = new Uint8Array(0);
  *
  * @param {Uint8Array} key The public key, 32 bytes.
  * @param {Uint8Array} what
- * @param {Uint8Array} info What it belongs to.
- * @param {{ bound?: Uint8Array, pair?: CryptoKeyPair }} [given] What else is bound (the additional data of the cipher), and the
- *   key pair to encapsulate by; tests give these.
- * @returns {Promise<Uint8Array>} The encapsulated key, and then what was sealed.
- * @throws {DOMException} The key is none, or the browser cannot do it.
+ * @param {Uint8Array} info The context that the sealed data is bound to.
+ * @param {{ bound?: Uint8Array, pair?: CryptoKeyPair }} [given] The cipher's additional data, and the key pair for
+ *   the encapsulation; tests pass these.
+ * @returns {Promise<Uint8Array>} The encapsulated key, then the ciphertext.
+ * @throws {DOMException} The key is invalid, or the browser lacks X25519.
  */
 export async function seal(key, what, info, { bound = NOTHING, pair } = {}) {
   const { subtle } = crypto;
@@ -91,7 +91,7 @@ function expanded(suite, key, label, info, length) {
 }
 
 /**
- * Bytes as the browser's own functions ask for them.
+ * Bytes in the type that the browser's functions expect.
  *
  * @param {Uint8Array} bytes
  */
@@ -99,13 +99,16 @@ function bytesOf(bytes) {
   return /** @type {Uint8Array<ArrayBuffer>} */ (bytes);
 }
 
-/** Whether this browser has what lines of shares need: X25519 to seal, and Ed25519 to know the helper by its signature. */
+/**
+ * Whether this browser has the cryptography of two-server lines: X25519 to seal, and Ed25519 to verify the helper's
+ * signature.
+ */
 export async function canShare() {
   try {
     await crypto.subtle.generateKey(CURVE, false, ["deriveBits"]);
     await crypto.subtle.generateKey({ name: "Ed25519" }, false, ["sign", "verify"]);
     return true;
   } catch {
-    return false; // also on pages that were not loaded over HTTPS, which have no such functions
+    return false; // also on pages not loaded over HTTPS, which lack these functions
   }
 }

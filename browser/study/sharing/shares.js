@@ -1,15 +1,16 @@
 // @ts-check
 /**
- * The two shares of a vector, and how they travel: `offer id (8) ‖ the leader's share ‖ the helper's, sealed`.
+ * The two shares of a vector, and their payload: `offer id (8) ‖ the leader's share ‖ the helper's, sealed`.
  *
- * The helper's is a seed, from which SHAKE128 makes a mask of a word of 64 bits a number. The leader's is the vector minus the
- * mask, modulo 2^64. Each alone is noise; `protocol/sharing/shares.py` says the same in Python.
+ * The helper's share is a seed, which SHAKE128 expands into a mask with a 64-bit word for each number. The leader's
+ * share is the vector minus the mask, modulo 2^64. Each share alone is noise; `protocol/sharing/shares.py` is the same
+ * in Python.
  */
 
 import { joined, toHex, utf8 } from "../bytes.js";
 import { shake128 } from "./keccak.js";
 
-/** The upload link of lines of shares, and the tag of their updates. */
+/** The upload link of two-server lines, and the tag of their updates. */
 export const SHARED = "shared";
 
 export const SEED_BYTES = 32;
@@ -19,7 +20,7 @@ const MASK = utf8("fedping mask v1");
 const WORD = 2 ** 32;
 
 /**
- * Settings of two servers, with their defaults.
+ * The settings of a two-server line, completed with defaults.
  *
  * @param {any} shared
  * @returns {{ helper: string, min_batch: number, seal: string, proofs: boolean }}
@@ -29,7 +30,7 @@ export function completed(shared) {
 }
 
 /**
- * The mask that follows from a seed: d little-endian words of 64 bits.
+ * A seed's mask: d little-endian 64-bit words.
  *
  * @param {Uint8Array} seed 32 bytes.
  * @param {number} d
@@ -39,10 +40,10 @@ export function maskOf(seed, d) {
 }
 
 /**
- * The leader's share of a vector: as many little-endian words of 64 bits.
+ * The leader's share of a vector: a little-endian 64-bit word for each number.
  *
  * @param {readonly number[]} vector Whole numbers, within 2^53.
- * @param {Uint8Array} seed The helper's share, which never was another vector's.
+ * @param {Uint8Array} seed The helper's share, never used for another vector.
  */
 export function leaderShare(vector, seed) {
   const mask = new DataView(maskOf(seed, vector.length).buffer);
@@ -50,14 +51,14 @@ export function leaderShare(vector, seed) {
   vector.forEach((number, k) => {
     const low = (((number % WORD) + WORD) % WORD) - mask.getUint32(8 * k, true);
     const high = Math.floor(number / WORD) - mask.getUint32(8 * k + 4, true) - (low < 0 ? 1 : 0);
-    share.setUint32(8 * k, low, true); // which takes it modulo 2^32
+    share.setUint32(8 * k, low, true); // setUint32 reduces modulo 2^32
     share.setUint32(8 * k + 4, high, true);
   });
   return new Uint8Array(share.buffer);
 }
 
 /**
- * What a sealed share belongs to, as the helper has to say when it opens it.
+ * The context of a sealed share, which the helper must also pass to open it.
  *
  * @param {object} to
  * @param {string} to.study The study's name.
@@ -65,8 +66,8 @@ export function leaderShare(vector, seed) {
  * @param {number} to.version The model version that the ping names.
  * @param {string} to.arm
  * @param {string} to.document The ping's document id.
- * @param {number} to.numbers How many numbers the vector has.
- * @param {Uint8Array} to.offer The id of the offer whose key it is sealed with.
+ * @param {number} to.numbers The length of the vector.
+ * @param {Uint8Array} to.offer The id of the offer with the key for sealing.
  */
 export function infoOf({ study, line, version, arm, document, numbers, offer }) {
   return utf8(["fedping share v1", study, line, version, arm, document, numbers, toHex(offer)].join("|"));
@@ -77,7 +78,7 @@ export function infoOf({ study, line, version, arm, document, numbers, offer }) 
  *
  * @param {Uint8Array} offer The offer's id.
  * @param {Uint8Array} leader The leader's share.
- * @param {Uint8Array} sealed The helper's.
+ * @param {Uint8Array} sealed The helper's share, sealed.
  */
 export function sharedPayload(offer, leader, sealed) {
   return joined(offer, leader, sealed);

@@ -1,21 +1,21 @@
 // @ts-check
 /**
- * Votes as bits, and the leader's share of them with a proof that they are bits; `protocol/sharing/votes.py` says the same in
- * Python.
+ * Votes as bits, and the leader's share of them with a proof that they are bits; `protocol/sharing/votes.py` is the
+ * same in Python.
  *
- * A weight is two bits, one that votes up and one that votes down; the loss is a few bits of fixed weights, which add up to the
- * largest that it can be; whether the first suggestion was on top is one. All randomness follows from one seed, and what is the
- * helper's does not depend on the vector: so it can be sealed before there is one.
+ * A weight has two bits, a vote up and a vote down. The loss has a few bits with fixed weights, which sum to the
+ * largest loss. One bit says whether the choice was the first suggestion. All randomness is derived from one seed, and
+ * the helper's share doesn't depend on the vector, so it can be sealed before the vector exists.
  *
  * @import { ModelSpec } from "../study.js"
  * @import { Privacy } from "../privacy/vectors.js"
  *
- * @typedef {object} For What a proof is for; it holds for nothing else.
+ * @typedef {object} For The context that a proof is bound to.
  * @property {string} study The study's name.
  * @property {string} line
  * @property {number} version The model version that the ping names.
  * @property {string} arm
- * @property {string} documentId The ping's.
+ * @property {string} documentId The ping's document id.
  * @property {number} metric The largest number of a metric.
  */
 
@@ -28,7 +28,7 @@ import { completed } from "./shares.js";
 const RAND = utf8("fedping proof rand v1");
 
 /**
- * The largest number of a metric of a line of shares whose clients prove their votes; 0 for a line without proofs.
+ * The largest number of a metric in a two-server line with proofs; 0 for a line without proofs.
  *
  * @param {Privacy} privacy
  * @param {ModelSpec} spec
@@ -38,7 +38,7 @@ export function metricOf(privacy, spec) {
 }
 
 /**
- * The weights of the bits that a loss from 0 to the largest is told by: any sum up to that can be had.
+ * The weights of the bits of a loss: their sums are all numbers from 0 to the largest loss.
  *
  * @param {number} metric
  */
@@ -51,7 +51,7 @@ export function lossWeights(metric) {
 }
 
 /**
- * A bounded vector of signs as bits: ups, downs, those of the loss, and whether the first suggestion was on top.
+ * A bounded vector of signs as bits: ups, downs, the loss's bits, and whether the choice was the first suggestion.
  *
  * @param {readonly number[]} vector
  * @param {number} metric
@@ -69,7 +69,7 @@ export function bitsOf(vector, metric) {
 }
 
 /**
- * The helper's share, which is sealed for it: the two seeds from which it makes its part of the bits and of the proof.
+ * The helper's share, which is sealed for it: the two seeds of its part of the bits and of the proof.
  *
  * @param {Uint8Array} seed 32 secret bytes, drawn for one ping.
  */
@@ -78,10 +78,10 @@ export function helperSeeds(seed) {
 }
 
 /**
- * What the leader gets: its share of the bits and of the proof, and the public share.
+ * The leader's data: its share of the bits and of the proof, and the public share.
  *
  * @param {readonly number[]} vector Bounded signs and metrics.
- * @param {Uint8Array} seed Which never was another vector's.
+ * @param {Uint8Array} seed A seed never used for another vector.
  * @param {For} to
  */
 export function provenShare(vector, seed, to) {
@@ -91,7 +91,7 @@ export function provenShare(vector, seed, to) {
   return joined(made.leader, made.public);
 }
 
-/** @param {For} to @param {number} numbers How many a vector has. */
+/** @param {For} to @param {number} numbers The length of a vector. */
 function contextOf({ study, line, version, arm, metric }, numbers) {
   return ["fedping proof v1", study, line, version, arm, numbers, metric].join("|");
 }

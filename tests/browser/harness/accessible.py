@@ -1,4 +1,4 @@
-"""Deque's axe-core, vendored, over a page as it stands."""
+"""Runs Deque's axe-core, vendored, on a page in its current state."""
 
 from pathlib import Path
 from typing import Any
@@ -10,14 +10,14 @@ TAGS = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
 
 
 def axe_violations(page: Page, within: str | None = None, *, tags: tuple[str, ...] = TAGS) -> list[str]:
-    """Return what axe finds wrong, one line an element: the rule, how grave it is, the element and what to do.
+    """Return axe's violations, one line for each element: the rule, its impact, the element and the fix.
 
     Args:
-        page: as it is to be judged, its colour scheme and width included.
-        within: a selector, to judge only that part.
-        tags: which of axe's rules.
+        page: the page, in the colour scheme and width to check.
+        within: a selector, to check only a part.
+        tags: the tags of axe's rules to apply.
     """
-    # Evaluated, not added as an element: a strict content security policy forbids that, and rightly.
+    # Evaluated, because a strict content security policy rightly forbids adding it as an element.
     if not page.evaluate("typeof globalThis.axe === 'object'"):
         page.evaluate(AXE.read_text())
     asked = {"runOnly": {"type": "tag", "values": list(tags)}, "resultTypes": ["violations"]}

@@ -1,6 +1,6 @@
-"""Which programs this machine has for tests: browsers, nginx; a test without what it needs is skipped, and counted.
+"""Finds the programs that tests need: browsers, nginx. A test whose program is missing is skipped, and counted.
 
-`tests/conftest.py` ends the report of a run with one line about what was skipped for that (:func:`loud_line`).
+`tests/conftest.py` ends the report of a run with one line about these skipped tests (:func:`loud_line`).
 """
 
 import importlib.util
@@ -29,10 +29,10 @@ PACKAGES = {
     "openssl": "openssl",
     "npm": "npm",
 }
-"""What each is called in Debian. Xvfb and xdotool are a screen that nobody sees and the keys that are pressed at it."""
+"""The Debian package of each program. Xvfb is a virtual screen, and xdotool presses its keys."""
 
 _COMMANDS = {
-    "chromium": ("chromium", "chromium-browser"),  # Chrome takes no extension from its command line
+    "chromium": ("chromium", "chromium-browser"),  # Chrome accepts no extension on its command line
     "firefox": ("firefox-esr", "firefox"),
     "node": ("node", "nodejs"),
     "Xvfb": ("Xvfb",),
@@ -42,15 +42,15 @@ _COMMANDS = {
     "npm": ("npm",),
 }
 AZURITE = "azurite"
-"""A program of npm's, not of Debian's."""
+"""A program from npm, not from Debian."""
 
 _NOT_THERE = "NOT ON THIS MACHINE: "
 
 
 def path_of(name: str) -> str | None:
-    """Return the path of one of :data:`PACKAGES`, or of azurite; None where it is missing, or too old.
+    """Return the path of a program of :data:`PACKAGES`, or of azurite; None if missing or too old.
 
-    `FEDPING_WITHOUT=chromium,node` makes as if those were missing.
+    `FEDPING_WITHOUT=chromium,node` treats these programs as missing.
     """
     if name in os.environ.get("FEDPING_WITHOUT", "").split(","):
         return None
@@ -63,7 +63,7 @@ def path_of(name: str) -> str | None:
 
 
 def _node_of_playwright() -> list[str]:
-    """Return the node that lies in Playwright's wheel, for machines whose own is missing or too old."""
+    """Return the command of Playwright's bundled Node, for machines whose own is missing or too old."""
     package = importlib.util.find_spec("playwright")
     folders = package.submodule_search_locations if package else None
     return [str(path) for folder in folders or () if (path := Path(folder) / "driver" / "node").is_file()]
@@ -77,12 +77,12 @@ def _node_version(path: str) -> int:
 
 
 def missing() -> list[str]:
-    """Return what of :data:`PACKAGES`, and azurite, is not there."""
+    """Return the missing programs of :data:`PACKAGES`, and azurite if missing."""
     return [name for name in (*PACKAGES, AZURITE) if path_of(name) is None]
 
 
 def needed(name: str) -> str:
-    """Return the path of one of :data:`PACKAGES`, or of azurite; skips the test where there is none."""
+    """Return the path of a program of :data:`PACKAGES`, or of azurite; skip the test if it is missing."""
     path = path_of(name)
     if path is None:
         skip_for_want_of(f"{name} {LEAST_NODE} or newer" if name == "node" else name)
@@ -90,12 +90,12 @@ def needed(name: str) -> str:
 
 
 def skip_for_want_of(what: str) -> NoReturn:
-    """Skip the test that runs, because something is not there."""
+    """Skip the running test, because something is missing."""
     pytest.skip(_NOT_THERE + what)
 
 
 def loud_line(reasons: Sequence[str]) -> str | None:
-    """Return the line for a run whose tests were skipped for these reasons; None if none was for want of a program."""
+    """Return the line for a run with these reasons of skipped tests; None if none is a missing program."""
     lacking = [reason.partition(_NOT_THERE)[2] for reason in reasons if _NOT_THERE in reason]
     if not lacking:
         return None

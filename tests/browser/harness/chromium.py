@@ -1,4 +1,4 @@
-"""The Chromium that is installed, without a window, through Playwright (whose own browsers are never downloaded)."""
+"""Runs the installed Chromium, without a window, through Playwright (whose own browsers are never downloaded)."""
 
 import contextlib
 import json
@@ -19,46 +19,46 @@ from tests.browser.harness.waiting import wait_for
 from tests.support.ingest_server import descendants, is_alive
 
 PATIENCE = 120_000
-"""Milliseconds after which a condition that a test waits for is given up; machines may be busy."""
+"""Timeout of conditions that tests wait for, in milliseconds; machines may be busy."""
 
 _ARGUMENTS = ("--disable-gpu", "--disable-quic", "--force-color-profile=srgb")
 
 
 def launching(home: Path, *more: str, elsewhere: str = "", screen: Screen | None = None) -> dict[str, Any]:
-    """Return how Playwright is to launch Chromium: no name leads out of this machine.
+    """Return Playwright's options to launch Chromium; no host name leads out of this machine.
 
     Args:
-        home: a folder to take for the user's own, so that nothing is written into theirs.
+        home: a folder that replaces the user's home, so that nothing is written there.
         more: more arguments of Chromium.
-        screen: where to open a window; without, there is none.
-        elsewhere: an address (`127.0.0.1:8000`) that every other host's name leads to; by default to none.
+        screen: the screen on which to open a window; None opens none.
+        elsewhere: an address (`127.0.0.1:8000`) to which all other host names lead; by default to none.
     """
     rules = f"MAP * {elsewhere or '~NOTFOUND'}, EXCLUDE 127.0.0.1, EXCLUDE localhost"
     return {
         "executable_path": needed("chromium"),
         "headless": screen is None,
         "env": {**os.environ, "HOME": str(home), **(screen.environment if screen else {})},
-        "chromium_sandbox": os.getuid() != 0,  # as root it does not run with it
+        "chromium_sandbox": os.getuid() != 0,  # as root, Chromium doesn't run with its sandbox
         "args": [*_ARGUMENTS, f"--host-resolver-rules={rules}", *(["--ozone-platform=x11"] if screen else []), *more],
     }
 
 
 @dataclass
 class Pages:
-    """Pages of one window without a history, and what they complained of: errors, requests that were refused."""
+    """Pages of one window without a history, and their complaints: errors and failed requests."""
 
     context: BrowserContext
     complaints: list[str] = field(default_factory=list)
     forgiven: list[str] = field(default_factory=list)
-    """Patterns of complaints that a test provokes; a browser may report them at any time, so they are never listed."""
+    """Patterns of complaints that a test provokes; never listed, because a browser may report them at any time."""
 
     def forgive(self, pattern: str) -> None:
-        """Drop complaints that match a pattern, those that were heard and those that will be."""
+        """Ignore complaints that match a pattern, earlier and later ones."""
         self.forgiven.append(pattern)
         self.complaints[:] = [one for one in self.complaints if not re.search(pattern, one)]
 
     def new_page(self, url: str = "", *, dark: bool = False, width: int = 1280, height: int = 800) -> Page:
-        """Open a page in one of the colour schemes and a size; pages of one test share storage and cookies."""
+        """Open a page in a colour scheme and size; pages of one test share storage and cookies."""
         page = self.context.new_page()
         page.emulate_media(color_scheme="dark" if dark else "light", reduced_motion="reduce")
         page.set_viewport_size({"width": width, "height": height})
@@ -70,7 +70,7 @@ class Pages:
 
     def _heard(self, message: ConsoleMessage) -> None:
         where = message.location.get("url", "")
-        if message.type == "error" and not where.endswith("/favicon.ico"):  # which Chromium asks for by itself
+        if message.type == "error" and not where.endswith("/favicon.ico"):  # Chromium requests it by itself
             complaint = f"{where}: {message.text}"
             if not any(re.search(pattern, complaint) for pattern in self.forgiven):
                 self.complaints.append(complaint)
@@ -88,7 +88,7 @@ def running_chromium(playwright: Playwright) -> Iterator[Browser]:
 
 @contextlib.contextmanager
 def pages_of(browser: Browser, **options: Any) -> Iterator[Pages]:
-    """Give a window of its own, with nothing stored, closed at the end; options as of Playwright's `new_context`."""
+    """Give a separate window with empty storage, closed at the end; options as in Playwright's `new_context`."""
     with contextlib.closing(browser.new_context(**options)) as context:
         context.set_default_timeout(PATIENCE)
         yield Pages(context)
@@ -96,7 +96,7 @@ def pages_of(browser: Browser, **options: Any) -> Iterator[Pages]:
 
 @dataclass(frozen=True)
 class Profile:
-    """Chromium running on a profile that is kept, with an extension."""
+    """A Chromium running on a persistent profile, with an extension."""
 
     context: BrowserContext
     folder: Path
@@ -105,15 +105,15 @@ class Profile:
     screen: Screen | None = None
 
     def open(self, path: str) -> Page:
-        """Open a page: of the extension if it is a path, else the address."""
+        """Open an address, or a path of the extension."""
         page = self.context.new_page()
         page.goto(path if ":" in path else self.extension + path)
         return page
 
     def kill(self) -> None:
-        """End the browser as a crash would: nothing is written on the way. Its profile is free when this returns."""
+        """End the browser like a crash, so that it writes nothing more. Its profile is free when this returns."""
         pid = int((self.folder / "SingletonLock").readlink().name.rpartition("-")[2])
-        pids = [pid, *descendants(pid)]  # of which some hold files of the profile
+        pids = [pid, *descendants(pid)]  # some of them hold files of the profile
         for each in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(each, signal.SIGKILL)
@@ -121,7 +121,7 @@ class Profile:
 
 
 def new_profile(playwright: Playwright, folder: Path) -> None:
-    """Let Chromium make a profile, in which `chrome://omnibox` can be opened."""
+    """Let Chromium create a profile in which `chrome://omnibox` can be opened."""
     folder.mkdir(parents=True)
     (folder / "Local State").write_text(json.dumps({"internal_only_uis_enabled": True}))
     playwright.chromium.launch_persistent_context(folder, **launching(folder.parent)).close()
@@ -131,7 +131,7 @@ def new_profile(playwright: Playwright, folder: Path) -> None:
 def chromium_profile(
     playwright: Playwright, folder: Path, extension: Path, *, elsewhere: str = "", screen: Screen | None = None
 ) -> Iterator[Profile]:
-    """Run Chromium on a profile (:func:`new_profile`) with an unpacked extension; it has ended when this returns."""
+    """Run Chromium on a profile (:func:`new_profile`) with an unpacked extension; end it when the context exits."""
     given = (f"--disable-extensions-except={extension}", f"--load-extension={extension}")
     options = launching(folder.parent, *given, elsewhere=elsewhere, screen=screen)
     options |= {"ignore_default_args": ["--disable-extensions"], "no_viewport": screen is not None}

@@ -1,4 +1,4 @@
-"""The Firefox that is installed, without a window, through Mozilla's `marionette_driver`."""
+"""Runs the installed Firefox, without a window, through Mozilla's `marionette_driver`."""
 
 import contextlib
 import json
@@ -19,13 +19,13 @@ from tests.browser.harness.available import needed
 from tests.browser.harness.waiting import LONGEST, wait_for
 
 _PREFERENCES: dict[str, bool | int | str] = {
-    "marionette.port": 0,  # any free one, told in the profile
-    "security.notification_enable_delay": 0,  # questions can be answered as soon as they are seen
-    "xpinstall.signatures.required": False,  # which Firefox ESR heeds
+    "marionette.port": 0,  # any free one, written to the profile
+    "security.notification_enable_delay": 0,  # prompts can be answered as soon as they appear
+    "xpinstall.signatures.required": False,  # Firefox ESR respects this
     "extensions.autoDisableScopes": 0,
     "browser.urlbar.suggest.searches": False,
     "browser.urlbar.quicksuggest.enabled": False,
-    # A proxy that is not there, for all but this machine: no name leads out of it.
+    # A missing proxy for all hosts but this machine, so that no name leads out of it.
     "network.proxy.type": 1,
     "network.proxy.http": "127.0.0.1",
     "network.proxy.http_port": 9,
@@ -36,7 +36,7 @@ _PREFERENCES: dict[str, bool | int | str] = {
 
 @dataclass(frozen=True)
 class Row:
-    """A row below the address bar: what kind it is of, what it says, and what the bar holds while it is selected."""
+    """A row below the address bar: its kind, its text, and the bar's content while it is selected."""
 
     kind: str
     title: str
@@ -44,14 +44,14 @@ class Row:
 
 
 class Firefox:
-    """A running browser: ``page`` is Marionette in the context of pages, :meth:`run` has the browser's own rights."""
+    """A running browser: ``page`` is Marionette in the context of pages; :meth:`run` has browser privileges."""
 
     def __init__(self, session: Marionette, process: subprocess.Popen[bytes]) -> None:
         self.page = session
         self._process = process
 
     def run(self, script: str, *arguments: Any) -> Any:
-        """Run the body of an asynchronous function in the browser's window and return what it returns."""
+        """Run the body of an asynchronous function in the browser's window, and return its result."""
         body = f"const done = arguments[arguments.length - 1]; (async (...arguments) => {{ {script} }})(...arguments)"
         body += ".then(value => done([value]), error => done({failed: `${error}\\n${error.stack}`}));"
         with self.page.using_context("chrome"):
@@ -73,11 +73,11 @@ class Firefox:
             self.page.switch_to_window(before)
 
     def install(self, extension: Path, *, private: bool = False) -> str:
-        """Install a packed extension for good, as a person does, and return its address, ending in a slash.
+        """Install a packed extension permanently, as a user does, and return its address, ending in a slash.
 
         Args:
             extension: the packed file.
-            private: allow it in private windows, as a person can.
+            private: allow it in private windows, as a user can.
         """
         script = """
             const modules = ["AddonManager", "ExtensionPermissions", "FileUtils"];
@@ -114,16 +114,16 @@ class Firefox:
         self.type(key)
 
     def clear(self) -> None:
-        """Empty the address bar, as Ctrl+A and the delete key do."""
+        """Clear the address bar, like Ctrl+A and the delete key."""
         self.type(Keys.CONTROL + "a")
         self.type(Keys.DELETE)
 
     def bar(self) -> str:
-        """Return what the address bar holds."""
+        """Return the address bar's content."""
         return str(self.run("return gURLBar.value;"))
 
     def rows(self) -> list[Row]:
-        """Return the rows that are shown now, when the browser has asked all that may add some."""
+        """Return the shown rows, once the browser has queried all providers."""
         script = """
             await gURLBar.lastQueryContextPromise;
             const rows = gURLBar.view.isOpen ? [...gURLBar.view.panel.querySelectorAll(".urlbarView-row")] : [];
@@ -133,25 +133,25 @@ class Firefox:
         return [Row(*row) for row in self.run(script)]
 
     def kill(self) -> None:
-        """End the browser as a crash would: nothing is written on the way."""
+        """End the browser like a crash, so that it writes nothing more."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(LONGEST)
 
     def quit(self) -> None:
-        """Ask the browser to end in order."""
-        # Marionette's own way is only for a browser that it started itself.
+        """Quit the browser normally."""
+        # Marionette's own function works only for a browser that it started itself.
         with contextlib.suppress(MarionetteException, OSError):
             self.run("Services.tm.dispatchToMainThread(() => Services.startup.quit(Services.startup.eForceQuit));")
 
 
 @contextlib.contextmanager
 def running_firefox(profile: Path, home: Path, **preferences: bool | int | str) -> Iterator[Firefox]:
-    """Run Firefox on a profile, made if need be; it has ended when this returns.
+    """Run Firefox on a profile, created if missing; end it when the context exits.
 
     Args:
-        profile: the folder, kept; another start on it is the same browser again.
-        home: a folder to take for the user's own, so that nothing of theirs is read.
+        profile: the folder, which is kept; another start with it continues the same browser.
+        home: a folder that replaces the user's home, so that nothing there is read.
         preferences: more of `about:config`, with `__` for a dot.
     """
     path = needed("firefox")

@@ -1,11 +1,11 @@
-"""Fixtures for tests in real browsers, for every room; `tests/conftest.py` brings them in.
+"""Fixtures for tests in real browsers, for all packages; `tests/conftest.py` imports them.
 
     def test_the_page_is_readable_at_night(chromium):
         page = chromium.new_page("http://127.0.0.1:8000/", dark=True, width=390)
         page.get_by_role("button", name="Start").click()
         assert axe_violations(page) == []
 
-What drives a browser is imported only where a test asks for one.
+The drivers of browsers are imported only when a test uses one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # Not for the whole session: while Playwright runs, this thread has an asyncio loop, and asyncio.run fails in it.
 @pytest.fixture(scope="module")
 def playwright() -> Iterator[Playwright]:
-    """Give Playwright itself, for :func:`tests.browser.harness.chromium.chromium_profile`."""
+    """Give Playwright, for :func:`tests.browser.harness.chromium.chromium_profile`."""
     needed("chromium")
     from playwright.sync_api import sync_playwright
 
@@ -38,7 +38,7 @@ def playwright() -> Iterator[Playwright]:
 
 @pytest.fixture(scope="module")
 def screen() -> Iterator[Screen]:
-    """Give a screen that nobody sees."""
+    """Give a virtual screen."""
     from tests.browser.harness.screen import running_screen
 
     with running_screen() as running:
@@ -47,7 +47,7 @@ def screen() -> Iterator[Screen]:
 
 @pytest.fixture(scope="module")
 def chromium_browser(playwright: Playwright) -> Iterator[Browser]:
-    """Give a Chromium that the tests of a module share."""
+    """Give a Chromium shared by the tests of a module."""
     from tests.browser.harness.chromium import running_chromium
 
     with running_chromium(playwright) as browser:
@@ -56,9 +56,9 @@ def chromium_browser(playwright: Playwright) -> Iterator[Browser]:
 
 @pytest.fixture
 def chromium(chromium_browser: Browser) -> Iterator[Pages]:
-    """Give new pages in a Chromium with nothing stored; a test whose pages log an error fails.
+    """Give new pages in a Chromium with empty storage; a test whose pages log an error fails.
 
-    A test that means to provoke errors says so with :meth:`Pages.forgive`.
+    A test that provokes errors on purpose ignores them with :meth:`Pages.forgive`.
     """
     from tests.browser.harness.chromium import pages_of
 
@@ -70,7 +70,7 @@ def chromium(chromium_browser: Browser) -> Iterator[Pages]:
 
 @pytest.fixture(scope="module")
 def firefox_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Firefox]:
-    """Give a Firefox that the tests of a module share."""
+    """Give a Firefox shared by the tests of a module."""
     needed("firefox")
     from tests.browser.harness.firefox import running_firefox
 

@@ -1,4 +1,4 @@
-"""Get the programs that tests need: `python -m tests.browser.harness.install`, the begin of `make test-browser`."""
+"""Installs the programs that tests need: `python -m tests.browser.harness.install`. `make test-browser` runs it."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from tests.support import azurite
 
 
 def main() -> int:
-    """Install what is missing where that can be done, else say what a person has to; returns the exit code."""
+    """Install missing programs, or print how to install them by hand; return the exit code."""
     lacking = missing()
     packages = [PACKAGES[name] for name in lacking if name != AZURITE]
     if packages and os.geteuid() == 0 and shutil.which("apt-get"):
@@ -28,10 +28,10 @@ def _install(packages: list[str]) -> None:
     options = ["-qq", "-y", "-o", "Acquire::Retries=1", "-o", "Acquire::http::Timeout=20"]
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for command in (["update"], ["install", "--no-install-recommends", *packages]):
-        # What came of it is seen by whether the programs are there.
+        # Whether the programs exist afterwards shows the result.
         subprocess.run(["apt-get", *options, *command], env=environment, stdout=subprocess.DEVNULL)
     if PACKAGES["nginx"] in packages and shutil.which("systemctl"):
-        # Debian starts a server with its package; tests start their own, and nobody asked for one on port 80.
+        # Debian starts a server with its package; tests start their own, and none is needed on port 80.
         subprocess.run(["systemctl", "disable", "--now", "nginx"], capture_output=True)
 
 

@@ -1,4 +1,4 @@
-"""A web of any number of hosts, all on this machine: browsers are told that every name leads here."""
+"""A web of any number of hosts, all on this machine: browsers resolve every name to it."""
 
 import contextlib
 import html
@@ -12,9 +12,9 @@ class _AnyHost(BaseHTTPRequestHandler):
     titles: Mapping[str, str]
 
     def do_GET(self) -> None:
-        # Asked as a proxy, the whole address is there; asked as a host, its name is.
+        # A request to a proxy has the whole address; a request to a host has its name.
         url = self.path if "://" in self.path else f"http://{self.headers['Host']}{self.path}"
-        if url.endswith("/generate_204"):  # Chromium's question whether this is a network that one has to sign in to
+        if url.endswith("/generate_204"):  # Chromium's check for a network with a login page
             self.send_response(204)
             self.end_headers()
             return
@@ -28,12 +28,12 @@ class _AnyHost(BaseHTTPRequestHandler):
             self.wfile.write(body.encode())
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextlib.contextmanager
 def running_web(titles: Mapping[str, str]) -> Iterator[int]:
-    """Serve every address of every host, with these titles by address; gives the port."""
+    """Serve every address of every host, with these titles by address; yield the port."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_AnyHost,), {"titles": titles}))
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()

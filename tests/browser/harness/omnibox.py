@@ -1,4 +1,4 @@
-"""The address bar of Chromium: typed into with real keys, and read through `chrome://omnibox`, which listens to it."""
+"""The address bar of Chromium: typed into with real keys, and read through `chrome://omnibox`, which observes it."""
 
 import contextlib
 import json
@@ -31,7 +31,7 @@ _FORGET = """() => document.querySelector("omnibox-output").shadowRoot.querySele
 
 @dataclass(frozen=True)
 class Row:
-    """A row below the address bar: who suggests it, what it says, and what the bar holds while it is selected."""
+    """A row below the address bar: its provider, its text, and the bar's content while it is selected."""
 
     provider: str
     title: str
@@ -39,7 +39,7 @@ class Row:
 
 
 class Omnibox:
-    """The address bar of the window that a profile has on a screen."""
+    """The address bar of a profile's window on a screen."""
 
     def __init__(self, profile: Profile) -> None:
         assert profile.screen is not None
@@ -49,10 +49,10 @@ class Omnibox:
         self._screen.focus("chromium")
 
     def typed(self, page: Page, text: str, provider: str) -> list[Row]:
-        """Type into the address bar above a page, and return its rows when all that may add some have answered.
+        """Type into the address bar above a page, and return its rows once all providers have answered.
 
-        Once more if they are not led by the provider's that is meant: in the first moments of a browser a keyword is
-        not one yet, and a tab that comes to the front takes the keyboard with it.
+        Repeated if the first row is not from ``provider``: just after a browser's start a keyword is not registered
+        yet, and a tab that comes to the front takes the keyboard focus.
         """
 
         def rows() -> list[Row]:
@@ -69,9 +69,9 @@ class Omnibox:
         self._screen.press(*keys)
 
     def _type(self, page: Page, text: str) -> None:
-        self._listening.evaluate(_FORGET)  # the answer to the same text, typed before, is none to this
+        self._listening.evaluate(_FORGET)  # an earlier answer to the same text doesn't count
         page.bring_to_front()
-        self._screen.press("ctrl+l", "Escape", "Escape", "ctrl+l")  # leaves what was begun before
+        self._screen.press("ctrl+l", "Escape", "Escape", "ctrl+l")  # leaves earlier input
         self._screen.type(text)
 
     def _rows(self, text: str) -> list[Row]:

@@ -1,4 +1,4 @@
-"""A screen that nobody sees (Xvfb) and the keyboard before it (xdotool), for what a browser draws around its pages."""
+"""A virtual screen (Xvfb) with a keyboard (xdotool), for the browser's own interface around its pages."""
 
 import contextlib
 import os
@@ -12,12 +12,12 @@ from tests.browser.harness.waiting import LONGEST, wait_for
 
 @dataclass(frozen=True)
 class Screen:
-    """A running X server; ``environment`` leads a program to it."""
+    """A running X server; programs with ``environment`` use it."""
 
     environment: dict[str, str]
 
     def focus(self, window_class: str, *, windows: int = 1) -> None:
-        """Give the keyboard to the newest window of a program, as soon as it has just so many."""
+        """Give the keyboard to the newest window of a program, as soon as it has exactly this number of windows."""
 
         def found() -> list[str]:
             there = self._told("search", "--onlyvisible", "--class", window_class).split()
@@ -43,7 +43,7 @@ class Screen:
 
 @contextlib.contextmanager
 def running_screen() -> Iterator[Screen]:
-    """Run an X server on a display that is free; it has ended when this returns."""
+    """Run an X server on a free display; end it when the context exits."""
     reading, writing = os.pipe()
     path = needed("Xvfb")
     needed("xdotool")

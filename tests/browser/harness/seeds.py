@@ -1,4 +1,4 @@
-"""Pages that a browser has visited before a test begins, put into its own history."""
+"""Puts pages into a browser's own history before a test begins."""
 
 import sqlite3
 import time
@@ -15,12 +15,12 @@ _DAY = 86_400
 _FROM_1601 = 11_644_473_600
 _CHROMIUM_TYPES = {VisitType.LINK: 0, VisitType.TYPED: 1}
 _WHOLE_CHAIN = 0x30000000
-"""What a visit is in Chromium that was not redirected: the first and the last of its chain."""
+"""Chromium's bits of a visit without redirects: the first and the last of its chain."""
 
 
 @dataclass(frozen=True)
 class Seed:
-    """A page with its visits, each days ago and of a type that both browsers have."""
+    """A page with its visits, each with its age in days and a type that both browsers have."""
 
     url: str
     title: str
@@ -28,7 +28,7 @@ class Seed:
     bookmarked: bool = False
 
     def page(self) -> Page:
-        """Return the page as the models take it, had it been visited so from now on back."""
+        """Return the page for the models, with visits at these ages before now."""
         now = time.time()
         return Page(
             visits=tuple(Visit(int((now - days * _DAY) * 1e6), kind) for days, kind in self.visits),
@@ -52,7 +52,7 @@ def seed_firefox(firefox: Firefox, seeds: Sequence[Seed]) -> None:
 
 
 def seed_chromium(profile: Path, seeds: Sequence[Seed]) -> None:
-    """Put pages into the history of a Chromium that is not running, but has been; not the bookmarks."""
+    """Put pages into the history, not the bookmarks, of a Chromium that has run before and is not running now."""
     with closing(sqlite3.connect(profile / "Default" / "History")) as database, database:
         for seed in seeds:
             _insert(database, seed)

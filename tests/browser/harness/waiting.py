@@ -1,4 +1,4 @@
-"""Waiting for a condition, never for a time."""
+"""Waits for conditions, never for a fixed time."""
 
 import time
 from collections.abc import Callable
@@ -6,11 +6,11 @@ from typing import TypeVar
 
 Found = TypeVar("Found")
 LONGEST = 240.0
-"""Seconds after which a condition is given up; machines may be busy."""
+"""Timeout of a condition, in seconds; machines may be busy."""
 
 
 def happens(condition: Callable[[], object], seconds: float) -> bool:
-    """Return whether a condition comes true within some seconds."""
+    """Return whether a condition becomes true within some seconds."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() >= deadline:
@@ -20,7 +20,7 @@ def happens(condition: Callable[[], object], seconds: float) -> bool:
 
 
 def wait_for(find: Callable[[], Found], what: str, seconds: float = LONGEST) -> Found:
-    """Ask until the answer is true, and return it; fails with what was waited for."""
+    """Call a function until its result is true, and return it; fail with ``what`` on a timeout."""
     deadline = time.monotonic() + seconds
     while not (found := find()):
         assert time.monotonic() < deadline, f"waited in vain for {what}"

@@ -1,4 +1,4 @@
-"""The outcome of a study that has run: verdict, tests and tables, as JSON."""
+"""Reads a finished study: its verdict, tests and tables, as JSON."""
 
 from pathlib import Path
 from typing import Any

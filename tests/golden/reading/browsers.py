@@ -1,4 +1,4 @@
-"""What browsers keep: the next page of the module finds its client, hands over what waits, and goes on learning."""
+"""Reads browsers' storage: the module's next page finds its client, sends waiting pings, and continues learning."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ CLIENTS = ("telling", "personal", "private")
 
 
 def page(folder: Path, step: str) -> str:
-    """Run a page over what a folder keeps, and return what it prints."""
+    """Run a page over a folder's storage, and return its output."""
     command = [node(), str(SCRIPT), str(MODULE.resolve()), str(folder), step]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -23,6 +23,6 @@ def page(folder: Path, step: str) -> str:
 
 def read(folder: Path) -> dict[str, Any]:
     found = {name: json.loads(page(folder / name, "go-on")) for name in CLIENTS}
-    # what a private line gets has noise, and an id that changes with every version
+    # pings of a private line have noise, and an id that changes with every version
     found["private"]["posts"] = len(found["private"]["posts"])
     return found

@@ -1,4 +1,4 @@
-"""What clients keep: fleets and institutions go on from it, and post what they would have posted."""
+"""Reads clients' state: fleets and institutions continue from it, and post the same pings as before."""
 
 import json
 import sqlite3
@@ -10,7 +10,7 @@ from tests.golden.reading.runs import kernel
 from tests.golden.reading.server import Server, serving
 
 FLEETS = ("tuned", "corrected", "mixed", "learned", "hushed")
-"""Studies whose clients keep state; of the last one, the versions that they have contributed to."""
+"""Studies whose clients keep state; the last one's state is the versions that they contributed to."""
 
 INSTITUTIONS = {
     "tumours": ["--rounds", "1"],
@@ -18,7 +18,7 @@ INSTITUTIONS = {
     "keeping": ["--rounds", "2"],
     "holding": ["--rounds", "1", "--hold-out", "0.25"],
 }
-"""Folders of `fedping join`, and the options that it goes on with."""
+"""Folders of `fedping join`, with the options to continue."""
 
 OF_THE_CLOCK = ("seconds", "time", "ms", "at", "took", "wait", "duration", "per_second")
 
@@ -30,7 +30,7 @@ def fleet_options(study: str, run: int) -> list[object]:
 
 
 def join_options(folder: Path, name: str) -> list[object]:
-    """Return the options of an institution in a folder, which goes on without protection, as a person has to say."""
+    """Return the options of an institution in a folder, including the consent to continue without protection."""
     study = "held" if name == "holding" else "kept" if name == "keeping" else "tumours"
     table = ["--data", folder / "rows.csv", "--columns", folder / "columns.toml"]
     return [study, *table, "--state", folder / name, "--every", "0.1s", "--yes", "--json", "--accept-reconstruction"]
@@ -68,7 +68,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def answered(log: Path) -> list[dict[str, Any]]:
-    """Return the lines of a log of pings that have an answer: earlier programs wrote no others."""
+    """Return the lines of a ping log with an answer; earlier programs wrote no others."""
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     return [line for line in lines if line.get("outcome") != "unanswered"]
 

@@ -1,4 +1,4 @@
-"""What commands print as JSON of stores, landing folders and files that are given: keys, values and exit codes."""
+"""Reads commands' JSON output on frozen stores, landing folders and files: keys, values and exit codes."""
 
 from pathlib import Path
 from typing import Any
@@ -7,10 +7,10 @@ from fedping.protocol.study import study_from_toml
 from tests.golden.reading.common import answers, command
 
 LEFT_OUT = ("age_seconds", "seconds", "age", "sizes")
-"""What is of the clock, and sizes that a simulation has found, which the last bits of another SciPy move."""
+"""Keys that depend on the clock, and sizes from simulations, which change with SciPy's last bits."""
 
 SENTENCE = 4
-"""A text of so many words may be said otherwise, and is only looked at for being there."""
+"""Minimum number of words of a sentence, whose wording may change; only its presence is compared."""
 
 SHIPPED = ("demo", "firefox_2018", "linear", "private_study")
 COUNTS = "0:120,1:60,2:20"
@@ -50,12 +50,12 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def told(*words: object) -> Any:
-    """Return what a command prints as JSON, without the words of sentences."""
+    """Return a command's JSON output, without the wording of sentences."""
     return unworded(answers(*words, without=LEFT_OUT))
 
 
 def unworded(found: Any) -> Any:
-    """Return JSON with nothing in the place of sentences; lists of them are as long."""
+    """Return JSON with empty texts in place of sentences; lists keep their length."""
     if isinstance(found, dict):
         return {key: unworded(value) for key, value in found.items()}
     if isinstance(found, list):
@@ -64,13 +64,13 @@ def unworded(found: Any) -> Any:
 
 
 def health(own: list[object]) -> Any:
-    """Return how studies that were left alone for long are, without how long that is."""
+    """Return the health of studies untouched for a long time, without durations."""
     code, out, _ = command("study", "health", *own, "--json")
     return {"code": code, "lines": len(out.splitlines())}
 
 
 def shipped(folder: Path, name: str) -> Any:
-    """Return what becomes of a study whose file and store are given."""
+    """Return the results of commands on a study, given its file and store."""
     file, store = folder / f"{name}.toml", folder / "store"
     study = study_from_toml(file)
     return {

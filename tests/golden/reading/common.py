@@ -1,4 +1,4 @@
-"""What readers of golden documents share."""
+"""Shared functions of the readers of golden documents."""
 
 import contextlib
 import hashlib
@@ -11,7 +11,7 @@ from typing import Any
 from fedping.main import main
 
 LATER = "2026-01-02T00:00:00.000+00:00"
-"""When the rounds are run that continue a store: no clock is looked at."""
+"""Fixed time of the rounds that continue a store."""
 
 
 def digest(data: bytes) -> str:
@@ -20,7 +20,7 @@ def digest(data: bytes) -> str:
 
 
 def files(folder: Path, *leaving_out: str) -> dict[str, str]:
-    """Return the digest of every file below a folder, by path, but of those whose path has one of some parts."""
+    """Return the digests of all files below a folder, by path, except paths that contain one of ``leaving_out``."""
     found = (path for path in sorted(folder.rglob("*")) if path.is_file())
     named = ((path.relative_to(folder).as_posix(), path) for path in found)
     return {name: digest(path.read_bytes()) for name, path in named if not any(part in name for part in leaving_out)}
@@ -35,7 +35,7 @@ def command(*words: object) -> tuple[int, str, str]:
 
 
 def answers(*words: object, code: int = 0, without: tuple[str, ...] = ()) -> list[Any]:
-    """Return what a command prints as JSON, a document a line, without keys that are of the clock or the machine."""
+    """Return a command's JSON output, one document for each line, without keys that depend on clock or machine."""
     ended, out, err = command(*words, "--json")
     assert ended == code, err
     return [_without(json.loads(line), without) for line in _documents(out)]

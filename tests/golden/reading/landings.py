@@ -1,4 +1,4 @@
-"""Landing folders: what an ingest has accepted lands, and what is damaged is refused or passed over as it was."""
+"""Reads landing folders: accepted pings land, and damaged files are rejected or skipped as before."""
 
 import json
 import re
@@ -27,7 +27,7 @@ DAMAGES = (
     "other-names",
     "twice",
 )
-"""Lines, by what is wrong in their landing folders."""
+"""Lines named after the damage in their landing folders."""
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def rounds(folder: Path, name: str) -> Any:
-    """Return what a round comes to, or what kind of error it ends with, and about which file."""
+    """Return the result of a round, or the kind of its error and the file concerned."""
     try:
         return goes_on(folder, "damages", name)
     except FedpingError as error:
@@ -48,7 +48,7 @@ def rounds(folder: Path, name: str) -> Any:
 
 
 def lands(folder: Path) -> dict[str, Any]:
-    """Have ingest take over a journal, and run a round on what has landed."""
+    """Let ingest take over a journal, and run a round on the landed pings."""
     landing, journal = folder / "landing", folder / "journal"
     answered = json.loads((folder / "answered.json").read_bytes())
     found: dict[str, Any] = {"before": sorted(set(landed_ids(landing))), "answered": sorted(answered)}
@@ -56,8 +56,8 @@ def lands(folder: Path) -> dict[str, Any]:
     with running_ingest(folder / "store", landing, "--workers", "1", "--journal", str(journal)) as server:
         status = server.flush()
         found["status"] = {key: status[key] for key in ("missing", "quarantined", "pending")}
-    # Ingest remembers for an hour which pings have landed. One that had before the kill lands again after that, and the
-    # round counts it once.
+    # Ingest remembers landed pings for an hour. A ping landed before the kill lands again after that, and the round
+    # counts it once.
     found["landed"] = sorted(set(landed_ids(landing)))
     found["quarantined"] = len(list((journal / "quarantine").glob("*")))
     found["refused"] = refused(folder)
@@ -77,6 +77,6 @@ def lands(folder: Path) -> dict[str, Any]:
 
 
 def refused(folder: Path) -> list[str]:
-    """Return the reasons in the logs of refusals."""
+    """Return the reasons in the logs of rejected pings."""
     logs = [path for path in folder.rglob("*.jsonl") if ".rejected" in path.parts]
     return sorted(json.loads(line)["reason"] for path in logs for line in path.read_text().splitlines())

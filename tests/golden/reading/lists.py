@@ -1,4 +1,4 @@
-"""A shop's store and landing: versions, the next round, the model that clients fetch, and outcomes in their columns."""
+"""Reads a shop's store and landing folder: versions, the next round, the served model, and columns of outcomes."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def _rows(batches: Any) -> dict[str, Any]:
-    """Return the columns with their types and the digest of their values, ordered by document; not the time."""
+    """Return the columns except the time, with types and digests of values, ordered by document."""
     table = pa.Table.from_batches(list(batches)).sort_by("document_id")
     names = [name for name in table.column_names if name != "received_at"]
     return {

@@ -1,4 +1,4 @@
-"""Private lines: what was released is computed again, budgets go on, and helpers answer as their folders have it."""
+"""Reads private lines: releases are recomputed, budgets continue, and helpers answer from their folders."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,23 +20,23 @@ from tests.golden.reading.stores import goes_on, told_of, versions
 
 KEY = bytes(range(32))
 SHARED = {"shared": "helper", "bare": "helper-bare", "proven": "helper-proven"}
-"""Lines of shares, by their study's name, and the folder of their helper."""
+"""Studies of two-server lines, with their helpers' folders."""
 
 
 @dataclass(frozen=True)
 class NoNoise:
-    """Numbers that can be drawn again, in the place of noise; for lines that are declared to be simulated."""
+    """Reproducible numbers in place of noise, for lines declared as simulated."""
 
     seed: int
 
     def integers(self, sigma: float, d: int) -> NDArray[np.int64]:
-        """Return d whole numbers that σ says nothing of, shape (d,)."""
+        """Return d whole numbers that don't depend on σ, shape (d,)."""
         return np.random.default_rng(self.seed).integers(-3, 4, d) * (sigma > 0)
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way to a helper in a folder; ``seen`` are requests with their answers."""
+    """A connection to a helper in a folder; ``seen`` has requests with their answers."""
 
     folder: Path
     noise: NoNoise
@@ -56,7 +56,7 @@ def read(folder: Path) -> dict[str, Any]:
     ways = {study: Way(folder / place, NoNoise(7)) for study, place in SHARED.items()}
     copies = {name: command("helper", "status", "--folder", folder / place)[0] for name, place in SHARED.items()}
     for way in ways.values():
-        adopt(way.folder / "helper.sqlite")  # as if it were the folder itself, and no copy
+        adopt(way.folder / "helper.sqlite")  # as if it were the original folder, not a copy
     for study in store.studies.names():
         more: dict[str, Any] = {"privacy_key": KEY} if study in (*SHARED, "sampled") else {}
         helper = {"helper": ways[study]} if study in SHARED else {}
@@ -74,7 +74,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def helped(folder: Path, study: str, way: Way) -> dict[str, Any]:
-    """Return what a helper was asked, that it says the same again, and what it says from a backup or to a stranger."""
+    """Return a helper's requests, whether it repeats its answers, and its answers from a backup and to a stranger."""
     [(request, answer)] = way.seen
     told: dict[str, Any] = {"request": digest(request), "answer": digest(answer)}
     told["again"] = way.answer(request, len(answer)) == answer
@@ -92,7 +92,7 @@ def helped(folder: Path, study: str, way: Way) -> dict[str, Any]:
 
 
 def said(folder: Path, request: bytes) -> str:
-    """Return the digest of a helper's answer, or why there is none."""
+    """Return the digest of a helper's answer, or the reason for none."""
     try:
         return digest(said_by(folder, request, NoNoise(7)))
     except Refused as refused:
@@ -100,13 +100,13 @@ def said(folder: Path, request: bytes) -> str:
 
 
 def said_by(folder: Path, request: bytes, noise: NoNoise) -> bytes:
-    """Return a helper's answer, which has the time at which it was made."""
+    """Return a helper's answer, which contains its time."""
     with patch("fedping.helper.requests.utc_now", lambda: LATER):
         return reply(open_folder(folder), request, datetime.fromisoformat(LATER), noise=noise).data
 
 
 def spending(folder: Path, study: str) -> Any:
-    """Return what a line has spent."""
+    """Return the spent budget of a line."""
     store = open_store(folder / "store")
     line = store.study(study).lines[0]
     event = store.head(study, "main").lineage.privacy

@@ -1,4 +1,4 @@
-"""What institutions that protect their rows keep: they go on from it, and their ledgers account for the same."""
+"""Reads the state of institutions that protect their rows: they continue from it, with unchanged ledgers."""
 
 import json
 from pathlib import Path
@@ -9,10 +9,10 @@ from tests.golden.reading.common import answers, command, digest
 from tests.golden.reading.server import serving
 
 INSTITUTIONS = {"waiting": ("tumours", 2), "changed": ("tumours", 1), "holding": ("held", 1)}
-"""By name of a folder and of its table: the study, and the number of rounds that it goes on for."""
+"""The study and the number of further rounds, by name of the folder and its table."""
 
 OF_NOW = ("ledger", "head", "time")
-"""Keys of what depends on the folder's place, and on when it goes on."""
+"""Keys whose values depend on the folder's path and on the time of continuing."""
 
 
 def join_options(folder: Path, name: str) -> list[object]:
@@ -53,17 +53,17 @@ def _goes_on(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _figures(consent: dict[str, Any]) -> dict[str, Any]:
-    """Return what was consented to, without the words."""
+    """Return the figures of a consent, without its words."""
     return {key: value for key, value in consent.items() if key != "sentences"}
 
 
 def _ledger(folder: Path, name: str) -> list[Any]:
-    """Return what is accounted for."""
+    """Return the charges of a ledger."""
     return answers("join", "ledger", folder / f"{name}.csv", without=OF_NOW)
 
 
 def _shape(body: bytes) -> dict[str, Any]:
-    """Return a ping without what noise is in, which another version of the program draws otherwise."""
+    """Return a ping without its noisy values, which another version of the program draws differently."""
     payload = json.loads(body)["payload"]
     update, confusion = payload.pop("update"), payload.pop("confusion", None)
     payload.pop("loss")

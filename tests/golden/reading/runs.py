@@ -1,7 +1,7 @@
-"""Laboratory runs and simulated studies: they go on where they were killed, to the results that they had then.
+"""Reads laboratory runs and simulated studies: killed runs resume, with the same results as at the time.
 
-What is computed with the processor's own routines of linear algebra is the same to the bit with the same of them alone;
-with others, numbers are compared closely, and ``bytes`` not at all.
+Results of linear algebra are equal to the bit only with the same routines and processor; with others, numbers are
+compared within a tolerance, and ``bytes`` not at all.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from tests.golden.reading.common import answers, files
 OVER = ("training.rate=0.125,0.25", "sampling.clients=3,5")
 SIMULATED = {"simulated": "small", "hushed": "hushed"}
 RUN_AGAIN = {"sweep"}
-"""Folders in which finished runs are run again, as their AUC was computed from bins and others are left to do."""
+"""Folders whose finished runs are run again, because their AUC was computed from bins and other runs are unfinished."""
 
 OF_THE_CLOCK = ("seconds", "begun", "version")
 
@@ -45,7 +45,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def kernel(*packages: str) -> list[str]:
-    """Return by which routines linear algebra is done here, on which processor, and the versions of packages."""
+    """Return the routines of linear algebra, the processor, and the versions of packages."""
     blas = {f"{each['internal_api']} {each.get('architecture', '')}" for each in threadpool_info()}
     simd: Any = np.show_config(mode="dicts")
     versions = {f"{package} {version(package)}" for package in packages}
@@ -53,7 +53,7 @@ def kernel(*packages: str) -> list[str]:
 
 
 def laboratory(place: Path) -> dict[str, Any]:
-    """Run the rest of an experiment, and return what it comes to."""
+    """Run the rest of an experiment, and return its results."""
     out = place / "out"
     with own_modules(place):
         over = OVER if place.name == "sweep" else ()
@@ -73,7 +73,7 @@ def laboratory(place: Path) -> dict[str, Any]:
 
 
 def run(folder: Path) -> dict[str, Any]:
-    """Return what one run has come to."""
+    """Return the results of one run."""
     found = {"run": plain(json.loads((folder / "run.json").read_bytes()))}
     for name in ("last", "best"):
         if (folder / f"{name}.npy").exists():
@@ -84,7 +84,7 @@ def run(folder: Path) -> dict[str, Any]:
 
 
 def simulated(place: Path, study: str) -> dict[str, Any]:
-    """Run the rest of a simulated study, and return what it comes to."""
+    """Run the rest of a simulated study, and return its results."""
     simulate(*simulation_from_toml(place / "experiment.toml"), place / "out", threads=1)
     store = open_store(place / "out" / "store")
     versions = [store.version(study, "main", number) for number in store.iterations(study, "main")]
@@ -110,7 +110,7 @@ def plain(found: Any) -> Any:
 
 @contextlib.contextmanager
 def own_modules(folder: Path) -> Iterator[None]:
-    """Let modules of one's own be imported from a folder."""
+    """Let a user's modules be imported from a folder."""
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
     before = sys.dont_write_bytecode

@@ -1,4 +1,4 @@
-"""A server as clients see it: the published documents of a store, and every ping that was posted to it."""
+"""A server for clients: it serves the published documents of a store, and records posted pings."""
 
 import re
 import threading
@@ -14,13 +14,13 @@ from fedping.protocol.study import public_json, public_study
 
 @dataclass
 class Server:
-    """What it answers with, and what it was sent.
+    """The server's answers, and the pings that it received.
 
     Attributes:
         store: the folder of the store.
-        newest: of every line, the version that clients are given.
+        newest: the version of every line that clients get.
         status: the answer to pings.
-        bodies: of the pings that were posted, by document id, in their order.
+        bodies: the posted pings by document id, in order.
     """
 
     store: Path
@@ -30,7 +30,7 @@ class Server:
     url: str = ""
 
     def got(self, path: str) -> bytes | None:
-        """Return what clients fetch under a path."""
+        """Return the document that clients fetch under a path."""
         if found := re.fullmatch(r"/models/([^/]+)/study\.json", path):
             return public_json(public_study(open_store(self.store).study(found[1])))
         if found := re.fullmatch(r"/models/([^/]+)/([^/]+)/(latest|\d+)\.json", path):

@@ -1,4 +1,4 @@
-"""A store and its landing folder: every version has its digest, is computed again, and each line has its next round."""
+"""Reads a store and its landing folder: versions' digests, their recomputation, and each line's next round."""
 
 import contextlib
 from pathlib import Path
@@ -25,7 +25,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def told_of(store: ModelStore, study: str) -> dict[str, Any]:
-    """Return how a study stands, and what its history has."""
+    """Return the state of a study, and its history."""
     declared = store.studies.declared(study)
     return {
         "digest": store.study(study).digest,
@@ -40,12 +40,12 @@ def told_of(store: ModelStore, study: str) -> dict[str, Any]:
 
 
 def versions(store: ModelStore, landing: Path, study: str, line: str, **more: Any) -> dict[str, Any]:
-    """Return by number what a line's versions are, and whether they are computed again to the bit."""
+    """Return a line's versions by number, with whether they are recomputed to the bit."""
     found: dict[str, Any] = {}
     for number in store.iterations(study, line):
         version = store.version(study, line, number)
         again: Any = None
-        with contextlib.suppress(FedpingError):  # what it was made of is gone
+        with contextlib.suppress(FedpingError):  # its pings are deleted
             again = recompute(store, landing, study, line, number, ENGINE, **more)
         found[str(number)] = {
             "digest": version.digest,
@@ -64,7 +64,7 @@ def versions(store: ModelStore, landing: Path, study: str, line: str, **more: An
 
 
 def goes_on(folder: Path, study: str, line: str, **more: Any) -> dict[str, Any]:
-    """Run a line's next round, and return what it came to and what clients fetch then."""
+    """Run a line's next round; return its result and the documents that clients then fetch."""
     store, settings = open_store(folder / "store"), {"clock": lambda: LATER, "code_version": "golden", **more}
     result = run_round(store, folder / "landing", study, line, ENGINE, RoundOptions(**settings))
     latest = folder / "store" / study / line / "public" / "latest.json"

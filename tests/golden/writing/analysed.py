@@ -1,4 +1,4 @@
-"""A simulated study to analyse."""
+"""Writes a simulated study to analyse."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What pages of three studies have left in a browser's storage: one of interactions, a personal and a private one."""
+"""Writes a browser's storage after pages of three studies: of interactions, a personal one and a private one."""
 
 from pathlib import Path
 

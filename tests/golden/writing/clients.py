@@ -1,4 +1,4 @@
-"""What clients keep: state files of fleets after two versions, and folders of `fedping join`, some with a ping."""
+"""Writes clients' state: state files of fleets after two versions, and folders of `fedping join`, some with a ping."""
 
 import json
 import shutil
@@ -28,13 +28,13 @@ ROWS = Step(start=0.1, min=1e-6, max=50.0)
 
 
 def training(**settings: Any) -> Training:
-    """Return a training of an extension, as a file names it."""
+    """Return the training by an extension, as named in a file."""
     [setup] = small(training=settings).variants.values()
     return setup.training
 
 
 def learning(name: str, how: Training, personal: bool = False, **more: Any) -> Study:
-    """Return a study of logistic regression of four features."""
+    """Return a study of logistic regression with four features."""
     spec = model_spec("logistic-regression", {"features": 4}, name=name, step=ROWS, training=how)
     line = Line(name="main", spec=spec, training=how, **more)
     line = msgspec.structs.replace(line, pipeline=Pipeline(optimizer=GradientDescent(), min_clients=2))

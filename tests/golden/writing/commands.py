@@ -1,4 +1,4 @@
-"""What commands are asked about: a simulated study, the studies that are shipped, few clients, a private line."""
+"""Writes the data for commands: a simulated study, the shipped studies, a study of few clients, a private line."""
 
 import shutil
 from pathlib import Path

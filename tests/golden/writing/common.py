@@ -1,4 +1,4 @@
-"""What writers of golden documents share: studies of model updates, their pings, and rounds at a fixed time."""
+"""Shared functions of the writers: studies of model updates, their pings, and rounds at a fixed time."""
 
 import hashlib
 from collections.abc import Sequence
@@ -29,12 +29,12 @@ STEP = Step(start=1.0, min=0.125, max=4.0)
 
 
 def weights(m: int, **more: Any) -> tuple[Weight, ...]:
-    """Return m weights that begin at 0, 1, 2, …"""
+    """Return m weights that start at 0, 1, 2, …"""
     return tuple(Weight(name=f"w{i}", start=float(i), step=STEP, **more) for i in range(m))
 
 
 def line(name: str, spec: ModelSpec | None = None, m: int = 4, **settings: Any) -> Line:
-    """Return a line of gradient descent by two clients or more, unless it is said otherwise."""
+    """Return a line; by default, of gradient descent with at least two clients."""
     of_line = {key: settings.pop(key) for key in list(settings) if key in Line.__struct_fields__}
     pipeline = Pipeline(**{"optimizer": GradientDescent(rate=0.5), "min_clients": 2, **settings})
     made = spec or ModelSpec(name=name, model="any", weights=weights(m))
@@ -42,7 +42,7 @@ def line(name: str, spec: ModelSpec | None = None, m: int = 4, **settings: Any) 
 
 
 def study(name: str, lines: Sequence[Line], **more: Any) -> Study:
-    """Return a study of model updates whose lines each have an arm that trains it, and one that does not."""
+    """Return a study of model updates in which each line has a training arm and another arm."""
     share = 1 / (2 * len(lines))
     arms = [
         arm
@@ -64,13 +64,13 @@ def stored(folder: Path, *studies: Study) -> ModelStore:
 
 
 def ids(*parts: object, k: int) -> NDArray[np.uint8]:
-    """Return k ids that are the same for the same parts, shape (k, 16)."""
+    """Return k ids derived from ``parts``, shape (k, 16)."""
     made = [hashlib.sha256(f"{parts} {number}".encode()).digest()[:16] for number in range(k)]
     return np.frombuffer(b"".join(made), np.uint8).reshape(k, 16)
 
 
 def eighths(rng: np.random.Generator, k: int, m: int) -> NDArray[np.float32]:
-    """Return updates of whole eighths, whose sums no processor rounds otherwise, shape (k, m)."""
+    """Return updates of whole eighths, whose sums are exact on every processor, shape (k, m)."""
     return (rng.integers(-16, 25, (k, m)) / 8).astype(np.float32)
 
 
@@ -87,19 +87,19 @@ def land(
     losses: tuple[float, float] = (1.0, 2.0),
     only: NDArray[np.bool_] | None = None,
 ) -> None:
-    """Land pings of a line's two arms that hold a version; half as many of the arm that sends no update.
+    """Land pings of a line's two arms with a version; the arm without updates has half as many.
 
     Args:
         folder: the landing folder.
         of: the study.
-        name: the line's.
-        version: that the clients hold.
-        at: when they land, in hours since the first; part of the file's name and of the documents' ids.
-        clients: how many train.
-        crowd: names others than those of every version.
-        updates: shape (clients, m); drawn where None.
-        losses: of the arm that trains and the other one, about.
-        only: which of those who train have sent, shape (clients,); all where None. Then nobody else has.
+        name: the line's name.
+        version: the version that the clients hold.
+        at: the landing time, in hours since the first; part of the file's name and of the document ids.
+        clients: the number of training clients.
+        crowd: a name for a separate group of clients; by default the same clients send for every version.
+        updates: shape (clients, m); None draws them.
+        losses: approximate losses of the training arm and of the other one.
+        only: mask of the training clients that send, shape (clients,); then the other arm sends nothing. None: all.
     """
     the_line, rng = of.line(name), np.random.default_rng([version, at, len(name), clients])
     made = eighths(rng, clients, the_line.spec.m) if updates is None else updates
@@ -132,7 +132,7 @@ def land(
 
 
 def play(folder: Path, of: str, name: str, status: str = "published", when: str = WHEN, **more: Any) -> RoundResult:
-    """Run a round at a fixed time, and look that it came to what is meant to be frozen."""
+    """Run a round at a fixed time, and check its status."""
     settings = {"clock": lambda: when, "code_version": "golden", **more}
     result = run_round(
         open_store(folder / "store"), folder / "landing", of, name, NumpyEngine(), RoundOptions(**settings)
@@ -142,7 +142,7 @@ def play(folder: Path, of: str, name: str, status: str = "published", when: str 
 
 
 def grown(folder: Path, of: Study, rounds: int = 3) -> None:
-    """Have every line of a study make so many versions; pings of the newest have landed."""
+    """Publish a number of versions of every line of a study, and land pings of the newest."""
     for each in of.lines:
         for number in range(rounds + 1):
             rising = 0.25 * number if each.early_stopping is not None else 0.0

@@ -1,4 +1,4 @@
-"""Lines whose guard holds a version, has released, discarded, staged or withdrawn one, or has rolled the line back."""
+"""Writes lines whose guard has held, released, discarded, staged or withdrawn a version, or rolled the line back."""
 
 from pathlib import Path
 from uuid import UUID
@@ -70,7 +70,7 @@ def write(folder: Path) -> None:
 
 
 def heard(folder: Path, made, name: str, worse: bool) -> None:
-    """Land what clients tell of a version that is staged: those who get it first, and those who stay."""
+    """Land the reports on a staged version, by the clients that get it first and by the others."""
     who = ids("client", "guarded", name, f"{name}-trains", "", k=40)
     first = [staged_for("guarded", name, 1, 0.5, str(UUID(bytes=each.tobytes()))) for each in who]
     losses = (8.0 if worse else 1.0, 1.0)

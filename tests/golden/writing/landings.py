@@ -1,4 +1,4 @@
-"""Landing folders: a journal of an ingest that was killed, a log of refusals, a quarantine, and damaged files."""
+"""Writes landing folders: a killed ingest's journal, a log of rejections, a quarantine, and damaged files."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ def write(folder: Path) -> None:
 
 
 def write_journal(folder: Path) -> None:
-    """Leave four landed pings, a segment that is closed, one that is open, a refused ping, and a spoilt segment."""
+    """Leave four landed pings, a closed segment, an open one, a rejected ping, and a damaged segment."""
     app = ingest_in(folder)
     answered: list[str] = []
     batch(app, "landed", 4, answered)
@@ -49,7 +49,7 @@ def write_journal(folder: Path) -> None:
 
 
 def ingest_in(folder: Path) -> IngestApp:
-    """Return ingest in this process, with a store that rounds can go on from."""
+    """Return an ingest in this process, with a store from which rounds can continue."""
     stored(folder, ingest_study())
     journal = folder / "journal"
     journal.mkdir(parents=True)
@@ -61,7 +61,7 @@ def ingest_in(folder: Path) -> IngestApp:
 
 
 def batch(app: IngestApp, name: str, count: int, answered: list[str]) -> None:
-    """Post pings whose ids are those of a name."""
+    """Post pings with ids derived from a name."""
     documents = [str(UUID(bytes=each.tobytes())) for each in ids("document", name, k=count)]
     clients = [str(UUID(bytes=each.tobytes())) for each in ids("client", name, k=count)]
     lines = [
@@ -74,7 +74,7 @@ def batch(app: IngestApp, name: str, count: int, answered: list[str]) -> None:
 
 
 def write_damages(folder: Path) -> None:
-    """Land one whole file of every line, and something else beside it."""
+    """Land one intact file of every line, and a damaged or foreign file next to it."""
     made = study("damages", [line(name) for name in DAMAGES])
     stored(folder, made)
     for name in DAMAGES:

@@ -1,4 +1,4 @@
-"""A line for every optimizer, aggregation, constraint, weighting and clip, each three versions old."""
+"""Writes a line with three versions for every optimizer, aggregation, constraint, weighting and clipping."""
 
 from pathlib import Path
 
@@ -113,7 +113,7 @@ def write(folder: Path) -> None:
     store = stored(folder, made)
     grown(folder, made)
     for name in ("momentum", "late"):
-        # what lands of version 1 after its round counts in the next one
+        # pings of version 1 landed after its round count in the next one
         land(folder / "landing", made, name, 1, at=9, crowd="late", clients=5)
     play(folder, "lines", "stopping", "stopped")
     land(folder / "landing", made, "stopping", 5, at=5)
@@ -121,7 +121,7 @@ def write(folder: Path) -> None:
     continue_at(open_store(folder / "store"), "lines", "rprop", 9, created=WHEN, code_version="golden")
     newest = store.lines.newest("lines", "rprop")
     land(folder / "landing", made, "rprop", newest, at=20)
-    # one client that sends all its pings twice, and one that is louder than all others
+    # one client that sends all its pings twice, and one with larger updates than all others
     loud = np.full((1, 4), 1e20, np.float32)
     land(folder / "landing", made, "quorum", 3, at=21, crowd="loud", clients=1, updates=loud)
     land(folder / "landing", made, "plain", 3, at=22, clients=12)

@@ -1,4 +1,4 @@
-"""A shop whose lists are ranked by features of its own, with outcomes at the choice and later, three versions old."""
+"""Writes a shop's study with three versions, ranked by its own features, with outcomes at the choice and later."""
 
 import json
 from pathlib import Path
@@ -65,7 +65,7 @@ def _documents(*parts: object) -> list[str]:
 
 
 def _lists(app: IngestApp, made: Study, version: int) -> None:
-    """Post a list of each client, half of them of the arm that does not train; some have no choice, one was swapped."""
+    """Post a list for each client, half in the non-training arm; some lists have no choice, one was swapped."""
     updates = eighths(np.random.default_rng(version), CLIENTS, made.lines[0].spec.m)
     _post(app, "list-update", [
         {
@@ -95,7 +95,7 @@ def _lists(app: IngestApp, made: Study, version: int) -> None:
 
 
 def _outcomes(app: IngestApp, made: Study, version: int) -> None:
-    """Post what every third client paid for its choice, and what every fourth returned."""
+    """Post the payments of every third client, and the returns of every fourth."""
     sent = []
     for number, (choice, client) in enumerate(zip(_documents("list", version), _documents("client"), strict=True)):
         arm = "main-stays" if number % 2 else "main-trains"

@@ -1,4 +1,4 @@
-"""Studies that are paused, ended, resumed, changed, pruned, begun with another's weights, or have the safe defaults."""
+"""Writes studies that are paused, ended, resumed, changed, pruned, warm-started, or have the safe defaults."""
 
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def write(folder: Path) -> None:
 
 
 def change(folder: Path, of: Study) -> None:
-    """Change the settings of a study twice, with a round between."""
+    """Change the settings of a study twice, with a round in between."""
     store = open_store(folder / "store")
     fewer = with_line(of, pipeline=replace(of.lines[0].pipeline, min_clients=3))
     told = ("lines.main.pipeline.min_clients: 2 -> 3",)
@@ -60,7 +60,7 @@ def change(folder: Path, of: Study) -> None:
 
 
 def begin_warm(folder: Path) -> None:
-    """Create a study that begins with the weights of another, whose names are others in part."""
+    """Create a study that starts with the weights of another, some of which have other names."""
     store = open_store(folder / "store")
     new = line("main", m=4, optimizer=Adam(rate=0.125))
     spec = new.spec

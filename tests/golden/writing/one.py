@@ -1,4 +1,4 @@
-"""Freezes one golden document, in a process that has the frozen program alone."""
+"""Freezes one golden document, in a process that can import only the frozen program."""
 
 import importlib
 import json

@@ -1,6 +1,6 @@
-"""Private lines in all their kinds, and lines of shares with the folder of their helper, each two rounds old.
+"""Writes private lines of all kinds, and two-server lines with their helpers' folders, each after two rounds.
 
-The noise is that of `tests/golden/reading/private.py`, which protects nobody: the studies are declared to be simulated.
+The noise of `tests/golden/reading/private.py` protects no client, so the studies are declared as simulated.
 """
 
 from dataclasses import replace
@@ -68,7 +68,7 @@ def write(folder: Path) -> None:
 
 
 def sent(study: Study, clients: int, number: int, arm: str) -> list[PrivatePing]:
-    """Return what clients of an arm send of a version: their vectors, with noise of their own where they add any."""
+    """Return the pings of an arm's clients for a version: their vectors, with local noise if the line has it."""
     crowd = private_crowd(study, clients, seed=number, version=number, arm=arm)
     line = study.lines[0]
     if line.privacy is None or line.privacy.local is None:

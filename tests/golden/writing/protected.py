@@ -1,4 +1,4 @@
-"""What institutions that protect their rows keep: folders, some with a ping, and ledgers with every kind of entry."""
+"""Writes the state of institutions that protect their rows: folders, some with a ping, and ledgers."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ from tests.golden.writing.common import land, play, stored
 from tests.support.institutions import ARMS, agreed, tables, tumours
 
 FEWER = 12
-"""Number of rows that a table has lost since it was told of."""
+"""Number of rows removed from a table since it was declared."""
 
 
 def write(folder: Path) -> None:
@@ -53,7 +53,7 @@ def _join(folder: Path, name: str) -> None:
 
 
 def _every_kind(folder: Path) -> None:
-    """Write a ledger with every kind of entry, which begins with what a person says was spent."""
+    """Write a ledger with every kind of entry, beginning with a user's declaration of an earlier spent budget."""
     table = folder / "told.csv"
     shutil.copy(folder / "waiting.csv", table)
     code, _, err = command("join", "ledger", table, "--spent", "0.5", "--epsilon", "3")

@@ -1,6 +1,6 @@
-"""Laboratory runs and simulated studies that were killed in a round, and finished ones.
+"""Writes laboratory runs and simulated studies, killed in a round or finished.
 
-Each has a folder: the experiment's file, and what its run has left in `out`.
+Each has a folder with the experiment's file, and its run's files in `out`.
 """
 
 import pkgutil
@@ -66,10 +66,10 @@ share = 0.25
     "gossip": '[gossip]\ngraph = "ring"\n' + NO_BASELINES + f'[training]\nalgorithm = "local"\n{LOCAL}',
     "compressed": SERVER + NO_BASELINES + '[[upload]]\nlink = "levels"\nbits = 4\n',
 }
-"""Killed in their fourth round, whose state they have."""
+"""Experiments killed in their fourth round, with its checkpoint."""
 
 IN_FILES = {"files": 'where = "files"\n' + BEGINNING + SERVER + NO_BASELINES}
-"""Killed in their third round, and begun again."""
+"""Experiments killed in their third round, and restarted."""
 
 VARIANTS = """
 [evaluation]
@@ -111,11 +111,11 @@ def predict(weights, x):
 
 
 class Killed(BaseException):
-    """As if the process ended here."""
+    """Stands for the death of the process."""
 
 
 def killed(where: str, after: int, run: Callable[[], object]) -> None:
-    """Run something until a function has been called so often."""
+    """Run a function until another function has been called ``after`` times."""
     module, _, name = where.rpartition(".")
     calls = 0
     there = pkgutil.resolve_name(module)
@@ -171,7 +171,7 @@ def write(folder: Path) -> None:
 
 
 def described(folder: Path, text: str) -> Path:
-    """Write an experiment's file into a folder of its own."""
+    """Write an experiment's file into a separate folder."""
     folder.mkdir()
     file = folder / "experiment.toml"
     file.write_text(text)

@@ -1,4 +1,4 @@
-"""A line for every way to send an update, each three versions old."""
+"""Writes a line with three versions for every list of upload links."""
 
 from pathlib import Path
 

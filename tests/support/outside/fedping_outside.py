@@ -1,4 +1,4 @@
-"""Extensions as somebody's own package has them: one of each kind. Tests install this file outside the checkout."""
+"""A user's package of extensions, one of each kind. Tests install this file outside the checkout."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -45,7 +45,7 @@ class ControlVariates:
 @fedping.client_algorithm("own-start")
 @dataclass(frozen=True)
 class OwnStart:
-    """Local steps; a client predicts with where it ended last, moved along with the common weights since."""
+    """Local steps; a client predicts with its last local weights, shifted by later changes of the shared weights."""
 
     rate: float
     epochs: int = 1
@@ -69,7 +69,7 @@ class OwnStart:
 
 @fedping.client_algorithm("double-gradient")
 def double_gradient(model, weights, batch, keys, *, times: float = 2.0, breaks: Literal["", "raises", "shape"] = ""):
-    """The gradient, so many times."""
+    """The gradient, multiplied by ``times``."""
     if breaks == "raises":
         raise KeyError("no such thing")
     updates = -times * model.gradients(weights, batch)
@@ -78,7 +78,7 @@ def double_gradient(model, weights, batch, keys, *, times: float = 2.0, breaks: 
 
 @fedping.upload_link("fixed-point")
 def fixed_point(*, bits: Annotated[int, msgspec.Meta(ge=2, le=30)] = 16, most: Positive = 100.0):
-    """Whole numbers of so many bits, in 4 bytes. ``most`` is the largest number that travels as it is."""
+    """Whole numbers of ``bits`` bits, in 4 bytes. ``most`` is the largest number that is sent without clipping."""
     steps = 2 ** (bits - 1) - 1
 
     def encode(updates, keys):
@@ -97,7 +97,7 @@ def fixed_point(*, bits: Annotated[int, msgspec.Meta(ge=2, le=30)] = 16, most: P
 @fedping.upload_link("doubled")
 @dataclass(frozen=True)
 class Doubled:
-    """Updates times ``by``, which is undone once where it can be."""
+    """Updates times ``by``, undone once if possible."""
 
     by: float = 2.0
     breaks: Literal["", "transform", "undo"] = ""
@@ -114,7 +114,7 @@ class Doubled:
 
 @fedping.optimizer("lion")
 def lion(spec, *, rate: Positive = 0.1, beta: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.9):
-    """Lion (Chen et al. 2023): steps of one size. ``rate`` is that size. ``beta`` is how much of the mean is kept."""
+    """Lion (Chen et al. 2023): steps of the size ``rate``. ``beta`` is the part of the mean that is kept."""
 
     def update(step, state, weights):
         mean = beta * state["mean"] + (1 - beta) * step
@@ -126,7 +126,7 @@ def lion(spec, *, rate: Positive = 0.1, beta: Annotated[float, msgspec.Meta(ge=0
 @fedping.optimizer("halving")
 @dataclass(frozen=True)
 class Halving:
-    """Steps that are half as large every time."""
+    """Steps whose size halves every time."""
 
     rate: float = 1.0
 
@@ -139,7 +139,7 @@ class Halving:
 
 @fedping.optimizer("broken")
 def broken(spec, *, how: Literal["raises", "shape", "nan", "state", "longer", "other", "nothing"], after: int = 1):
-    """Breaks in the round after so many."""
+    """Breaks in the round after ``after`` rounds."""
 
     def update(step, state, weights):
         t = state["t"] + 1
@@ -166,7 +166,7 @@ def broken(spec, *, how: Literal["raises", "shape", "nan", "state", "longer", "o
 
 @fedping.aggregation("trimmed")
 def trimmed(*, share: Annotated[float, msgspec.Meta(ge=0, lt=0.5)] = 0.1):
-    """The mean of what remains when this share of the updates is left out at both ends, weight by weight."""
+    """The mean without this share of the updates at each end, weight by weight."""
 
     def finish(kept, line, weights, state, key):
         values, (count, _) = np.sort(kept.updates.astype(float), axis=0), kept.updates.shape
@@ -209,7 +209,7 @@ def nobody_knows(sizes, groups, random):
 
 @fedping.partition("stripes")
 def stripes(table, random, *, clients: Annotated[int, msgspec.Meta(ge=1)] = 4, leave_out: int = 0):
-    """Row after row to client after client; the first rows can be left out."""
+    """Deals rows to clients in turn; the first rows can be left out."""
     owner = np.arange(len(table)) % clients
     owner[:leave_out] = -1
     return owner
@@ -225,13 +225,13 @@ def plane(*, rows: int = 200, noise: float = 0.1, seed: int = 1):
 
 @fedping.metric("near", higher_is_better=True)
 def near(predictions, y, *, within: Positive = 1.0):
-    """The share of examples that are predicted so nearly."""
+    """The share of examples whose prediction error is within a bound."""
     return np.abs(predictions - y) < within
 
 
 @fedping.metric("spread")
 class Spread(msgspec.Struct, frozen=True):
-    """The standard deviation of the errors, which is no mean of anything."""
+    """The standard deviation of the errors, a metric that is not a mean over examples."""
 
     ddof: int = 0
     width = 3
@@ -250,7 +250,7 @@ class Spread(msgspec.Struct, frozen=True):
 @fedping.ranking_model("by-visits")
 @dataclass(frozen=True)
 class ByVisits:
-    """Pages by how often they were visited, and whether they are bookmarked."""
+    """Scores pages by their number of visits, and whether they are bookmarked."""
 
     scale: float = 10.0
     weight_names = ("visits", "bookmark")
