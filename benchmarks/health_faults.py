@@ -208,7 +208,7 @@ def reported(fault: Fault, interval: float = INTERVAL) -> tuple[float, str, str]
             if said and (not fault.check or fault.check in checks):
                 return time.monotonic() - began, said[0], checks.get(fault.check, "")
             if time.monotonic() - began > interval:
-                raise TimeoutError(f"not reported in {interval:g} s: {system.findings()}, {checks}")
+                raise TimeoutError(f"fault not reported within {interval:g} s; found {system.findings()}, {checks}")
             time.sleep(0.2)
 
 

@@ -2,12 +2,12 @@
 
     python -m benchmarks.simulate [--json] [--clients 10000 100000 1000000] [--pings 2000000] [--runs 2] [--full]
 
-Every size makes approximately the same number of pings (``--pings``), so that sizes differ in the cost of clients
-without their pings: enrolment, and the check in every tick whether a client searches. The model is full frecency, with
-three iterations, each with its round, and a tick of evaluation; everything is written to Parquet and to a store in a
-temporary folder. Each size runs in a separate process, ``--runs`` times, and the fastest run counts, since other load
-can only slow a run down. CPU seconds are in a separate column; other programs disturb them less. Memory is the process'
-peak.
+Every size makes approximately the same number of pings (``--pings``), so that sizes differ only in the cost of clients
+apart from their pings: enrolment, and checking in every tick whether a client searches. The model is full frecency,
+with three iterations of one round each, and then one tick of evaluation; everything is written to Parquet and to a
+store in a temporary folder. Each size runs in a separate process, ``--runs`` times, and the fastest run counts, since
+other load can only slow a run down. CPU seconds are in a separate column; other programs disturb them less. Memory is
+the process' peak.
 
 ``--full`` runs experiments/firefox_study.toml instead, once: 723,581 clients, 137 iterations and 480 ticks.
 """

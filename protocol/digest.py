@@ -90,8 +90,8 @@ struct within one has to be listed here, so that it changes no digest."""
 def canonical_json(value: Struct) -> bytes:
     """Return the JSON of a document with sorted keys and no white space: equal documents have equal bytes.
 
-    It is decoded once in between, because a float field with a whole number is written ``1`` by the program that made
-    it and ``1.0`` by the one that read it.
+    The document is encoded, decoded and encoded again. Otherwise a float field with a whole number would be ``1`` in
+    the program that made the document, and ``1.0`` in a program that read it.
     """
     return _canonical.encode(_shortened(msgspec.json.decode(_canonical.encode(value), type=type(value))))
 

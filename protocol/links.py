@@ -161,8 +161,8 @@ def _refuse_after_mask(mask: Mask, following: Upload, line: str) -> None:
         )
     if mask.draw == "independent":
         raise InvalidSettings(
-            f'{where} with draw = "independent", which keeps another number of weights each time and sends them as '
-            'float32; remove one of the two, or set draw = "blocks"'
+            f'{where} with draw = "independent", which keeps a different number of weights each time and sends them '
+            'as float32; remove one of these two links, or set draw = "blocks"'
         )
 
 

@@ -60,7 +60,7 @@ def why_unprotected(training: Training) -> str | None:
 
 
 def steps_on_rows(training: Training) -> int:
-    """Return the number of steps of a training with protected rows, each on all rows: an epoch is one step."""
+    """Return the number of steps of a training with protected rows. A step uses all rows, as does an epoch."""
     return (training.steps or training.epochs or 1) if isinstance(training, LocalSteps) else 1
 
 

@@ -93,7 +93,7 @@ class RoundTraffic:
 
 
 def round_traffic(store: ModelStore, study: str, line: str) -> RoundTraffic:
-    """Count the pings of every iteration of a line, each document once, from the versions' lineage.
+    """Count the pings of every iteration of a line from the versions' lineage. A ping sent twice counts once.
 
     Raises:
         StoreError: there is no such study or line, or a version cannot be read.

@@ -412,7 +412,7 @@ def own(table: Table, settings: OwnPartition, random: np.random.Generator) -> Ow
     if owner.min(initial=NOBODY) < NOBODY or owner.max(initial=NOBODY) >= max(len(table), 1):
         raise ExtensionFailed(
             f"{extension}, an extension, returned clients from {owner.min()} to {owner.max()} for {len(table):,} rows; "
-            "number them from 0, without gaps, and -1 for a row that is nobody's"
+            "number clients from 0, without gaps, and return -1 for a row that belongs to no client"
         )
     return owner.astype(np.intp)
 

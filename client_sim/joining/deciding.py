@@ -153,8 +153,8 @@ def decide(member: Membership, folder: StateFolder, rows: Table, chosen: Chosen)
     unprotected = before is not None and not before.protected and not chosen.says_so
     if unprotected and consents.row_sums_of(member.line) is not None:
         raise consents.Undecided(
-            f"line '{member.line.name}' accepts only sums of protected rows, and you accepted that rows can be worked "
-            "out; give --epsilon 3 to protect each row from now on (what was sent before stays unprotected)"
+            f"line '{member.line.name}' now accepts only sums of protected rows, but you accepted before that rows can "
+            "be reconstructed; give --epsilon 3 to protect each row from now on (earlier pings stay unprotected)"
         )
     if chosen.accepts or unprotected:
         versions = chosen.versions if chosen.accepts or before is None else before.versions

@@ -91,7 +91,7 @@ def divided(rows: Table, share: float, seed: int) -> tuple[Table, Table]:
 def check_same_share(folder: StateFolder, share: float) -> None:
     """Raise :class:`InvalidSettings` if the held-out share, 0 for none, changes after a training.
 
-    Rows that are held out later may have been used in training, so that their loss would not apply to new rows.
+    With another share, rows already used in training could be held out. Their loss would say little about unseen rows.
 
     Args:
         folder: the folder of the client that trains.

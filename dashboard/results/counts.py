@@ -106,7 +106,7 @@ def read_count(folder: Path) -> Count:
 
 @functools.lru_cache(maxsize=64)
 def _landed(folder: Path) -> Landed:
-    """Return the landed files at the time of the count; cached, as it can have megabytes and never changes."""
+    """Return the landed files at the time of a count. They are cached: the list never changes, and can be large."""
     file = folder / LANDED
     return msgspec.json.decode(without_format(file.read_bytes(), f"the file {file}"), type=Landed)
 

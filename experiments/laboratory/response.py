@@ -83,7 +83,9 @@ def responses(settings: Response, data: object, seed: int) -> Responses:
     target = data.target
     if target.is_class:
         if settings.values is not None:
-            raise InvalidSettings(f"{where} values: the targets are {len(target.classes)} classes. Remove 'values'")
+            raise InvalidSettings(
+                f"{where} has 'values', but the target is one of {len(target.classes)} classes. Remove 'values'"
+            )
         if len(target.classes) < 2:
             raise InvalidSettings(f"{where} needs targets of two or more classes. Remove it")
         values, answers = None, data.y.astype(np.intp)

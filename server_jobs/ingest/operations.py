@@ -411,8 +411,8 @@ def operations_pages(watched: ServiceState, pulse: Pulse) -> Blueprint:
 def _private(monitor: StudyMonitor, catalogue: Catalogue, counted: frozenset[str], away: bool) -> frozenset[str]:
     """Return the private studies. While the store can't be read, unusable and unknown studies count as private.
 
-    Numbers of known studies that aren't private stay exact meanwhile, because Prometheus takes a falling counter for
-    a restart.
+    Known studies that aren't private keep exact numbers meanwhile. Rounding could lower a counter, which Prometheus
+    would mistake for a restart.
     """
     known = catalogue.names()
     private = {name for name in known if catalogue.rules(name).study.is_private}

@@ -171,7 +171,10 @@ def as_vectors(state: Arrays) -> Arrays:
 
 
 def by_link(document: ChainState, first: States) -> dict[str, LinkState]:
-    """Return a state of any format by link name. ``first`` is the chain's state in version 0, which names the links."""
+    """Return the states of a chain's links, by link name, from a document of any format.
+
+    ``first`` is the chain's state in version 0, which names the links.
+    """
     if isinstance(document, dict):
         return document
     names = [*first, *(f"link {number + 1}" for number in range(len(first), len(document)))]

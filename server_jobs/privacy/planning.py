@@ -167,6 +167,6 @@ def refuse_lost(plan: Plan) -> None:
     raise InvalidSettings(
         f"too much noise to learn: epsilon = {plan.epsilon:g} over {plan.rounds:,} rounds needs a noise multiplier "
         f"of {plan.noise_multiplier:.3g}, too much for {plan.per_round:,.0f} clients a round. About "
-        f"{plan.clients_needed:,} clients a round could keep 95 % of the gain. Plan more clients, fewer rounds, "
-        "fewer contributions of a client or a larger epsilon"
+        f"{plan.clients_needed:,} clients a round keep 95 % of the gain without noise. Plan more clients, "
+        "fewer rounds, fewer contributions of a client or a larger epsilon"
     )

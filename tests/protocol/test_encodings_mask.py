@@ -222,7 +222,7 @@ def test_independent_masks_refuse_other_shares_and_numbers_than_their_seed_keeps
         ((Mask(keep=0.1), Signs()), "has 'signs' after 'mask', which keeps a few numbers; one link may follow"),
         ((Mask(keep=0.1), Levels(bits=2, rotate=True)), "has 'levels' after 'mask', which keeps a few numbers"),
         ((Mask(keep=0.1), Float32(), Dense()), "has 'float32' after 'mask', which keeps a few numbers"),
-        ((Mask(keep=0.1, draw="independent"), Steps(size=1.0)), "another number of weights each time"),
+        ((Mask(keep=0.1, draw="independent"), Steps(size=1.0)), "a different number of weights each time"),
     ],
 )
 def test_only_some_links_follow_a_mask(upload: Upload, said: str) -> None:

@@ -111,7 +111,9 @@ class _Batch:
 def _table(parts: Sequence[_Batch], target: Target, superclasses: NDArray[Any] | None) -> Table:
     rows = sum(len(each.pictures) for each in parts)
     if rows * NUMBERS > MOST_NUMBERS:
-        raise FedpingError(f"the files have {rows:,} pictures, more than either CIFAR has. Name the folder of one")
+        raise FedpingError(
+            f"the folder has {rows:,} pictures, more than CIFAR-10 or CIFAR-100. Name a folder with one of them"
+        )
     x = np.empty((rows, SIDE, SIDE, COLOURS))
     begin = 0
     for each in parts:

@@ -134,7 +134,7 @@ def _varints(packed: memoryview) -> NDArray[np.int64]:
     starts = np.concatenate([[0], ends[:-1] + 1])
     sizes = ends - starts + 1
     if sizes.max() > _LONGEST_VARINT:
-        raise OddRecord("a number of a record is too long")
+        raise OddRecord("a record contains a number with too many bytes")
     values = np.zeros(len(ends), np.uint64)
     for step in range(int(sizes.max())):
         more = sizes > step

@@ -463,7 +463,7 @@ class LocalFirstMethod:
 
 
 def prepared(training: Training, model: Model[Any]) -> Prepared:
-    """Return the clients' training prepared for lanes; `inside.py` lists the trainings that can run there.
+    """Return the clients' training, prepared to run in lanes. `inside.py` lists the trainings that can.
 
     Args:
         training: the training.
