@@ -641,11 +641,11 @@ class CompiledRounds:
             table = self._slots.begin(np.unique(np.concatenate(keepers)))
         width = max(self._width, *(each.sent for each in drawn)) if self._width else 0
         slots = np.full((self._most, width), self._slots.capacity, np.int32)
-        for row, whose in zip(slots, keepers, strict=False):
+        for row, whose in zip(slots, keepers if width else (), strict=False):
             row[:] = self._slots.rows(whose, width)
         after, last, of_rounds, refused = self._called(plan, seen, (*per, slots), table)
         self._refused = np.asarray(refused)
-        losses, penalties, largest, largest_weight = map(np.asarray, of_rounds)
+        losses, penalties, largest, largest_weight = (np.asarray(each).tolist() for each in of_rounds)
         state = {name: np.asarray(value) for name, value in after.items()}
         self._next = _Begun(begun.number + len(drawn), int(counts[-1]), state.pop("weights"), state)
         posted, fetched = self._bytes(drawn[-1], np.asarray(last), begun.weights)
@@ -654,8 +654,8 @@ class CompiledRounds:
             _Made(
                 at + 1,
                 at + 1 == len(drawn),
-                float(largest[at]),
-                float(largest_weight[at]),
+                largest[at],
+                largest_weight[at],
                 self._report(each, mean, bool(stepped[at]), posted, fetched),
             )
             for at, (each, mean) in enumerate(zip(drawn, means, strict=True))
@@ -720,6 +720,8 @@ class CompiledRounds:
 
     def _rounds_within(self, number: int, end: int, room: tuple[int, int]) -> list[_Round]:
         """Return the rounds from ``number`` to before ``end`` that fit the room, at least one."""
+        if self._lanes.is_constant:
+            return [self._round(number)] * (end - number)
         found: list[_Round] = []
         pieces = blocks = 0
         keeping = np.zeros(len(self._problem.train) if self._lanes.how.method is not None else 0, np.bool_)
@@ -728,7 +730,7 @@ class CompiledRounds:
             pieces, blocks = pieces + len(each.plan.rows), blocks + len(each.seen)
             keeping[each.keepers] = True
             full = pieces > room[0] or blocks > room[1] or np.count_nonzero(keeping) > self._slots.capacity
-            if found and not self._lanes.is_constant and full:
+            if found and full:
                 self._drawn[at] = each
                 break
             found.append(each)
@@ -791,10 +793,10 @@ class _Begun(NamedTuple):
     state: Arrays
 
 
-def _means(losses: FloatArray, penalties: FloatArray, examples: Sequence[int]) -> list[float]:
+def _means(losses: Sequence[float], penalties: Sequence[float], examples: Sequence[int]) -> list[float]:
     """Return the mean loss of each round; NaN without examples."""
     return [
-        float(loss / count + penalty) if count else float("nan")
+        loss / count + penalty if count else float("nan")
         for loss, penalty, count in zip(losses, penalties, examples, strict=False)
     ]
 

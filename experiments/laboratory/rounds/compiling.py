@@ -6,7 +6,7 @@ The formulas are the same as in the NumPy engine (`fedping.client_sim.learning`,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any, NamedTuple, Protocol
 
@@ -175,6 +175,15 @@ def losses_by(objective: Objective) -> Callable[[Any, Any, Any], Any]:
         """Return the score at the one position where ``there`` is true, or 0; the gradient needs no slow scatter."""
         return jnp.sum(jnp.where(there, scores, 0), axis=-1)
 
+    # Products with ones: on processors, XLA takes several times as long to add up short rows.
+    def summed(values: Any) -> Any:
+        """Return the sums of values (..., c), shape (..., 1)."""
+        return jnp.matmul(values, jnp.ones((values.shape[-1], 1), values.dtype), precision="highest")
+
+    def spread(sums: Any) -> Any:
+        """Return sums (..., 1) for each candidate, shape (..., c)."""
+        return jnp.matmul(sums, jnp.ones((1, objective.candidates), sums.dtype), precision="highest")
+
     def of_choices(weights: Any, x: Any, y: Any) -> Any:
         c = objective.candidates
         [layer] = objective.layers
@@ -182,18 +191,26 @@ def losses_by(objective: Objective) -> Callable[[Any, Any, Any], Any]:
         scores = jnp.matmul(x, layer.matrix(weights), precision="highest")[..., 0]
         shown, chosen = jnp.divmod(y.astype(jnp.int32), c + 1)
         is_chosen = jnp.arange(c) == chosen[..., None] - 1
-        best = at_one(scores, is_chosen)[..., None]
+        best = spread(summed(jnp.where(is_chosen, scores, 0)))
         others = (jnp.arange(c) < shown[..., None]) & ~is_chosen & (chosen[..., None] > 0)
-        return jnp.sum(jnp.where(others, jax.nn.relu(scores + objective.margin - best), 0), axis=-1)
+        return summed(jnp.where(others, jax.nn.relu(scores + objective.margin - best), 0))[..., 0]
 
     if objective.kind == "choices":
         return of_choices
 
+    ends = [end for layer in objective.layers for end in (layer.end - layer.outputs * layer.intercept, layer.end)]
+
+    def parts_of(weights: Any) -> Iterator[tuple[Any, Any]]:
+        """Yield each layer's matrix and offsets; their gradients are joined once, instead of padded and added up."""
+        parts = jnp.split(weights, ends[:-1])
+        for layer, matrix, offsets in zip(objective.layers, parts[::2], parts[1::2], strict=True):
+            yield matrix.reshape(layer.inputs, layer.outputs), offsets
+
     def losses(weights: Any, x: Any, y: Any) -> Any:
-        for number, layer in enumerate(objective.layers):
-            x = jnp.matmul(x, layer.matrix(weights), precision="highest")
-            if layer.intercept:
-                x = x + layer.offsets(weights)
+        for number, (matrix, offsets) in enumerate(parts_of(weights)):
+            x = jnp.matmul(x, matrix, precision="highest")
+            if len(offsets):
+                x = x + offsets
             if number < len(objective.layers) - 1:
                 x = jax.nn.relu(x)
         if objective.kind == "numbers":
@@ -335,7 +352,8 @@ def compiled(work: Work) -> Callable[..., Any]:
         return 0.5 * objective.l2 * sum(jnp.sum(jnp.square(layer.matrix(weights))) for layer in objective.layers)
 
     def goal(weights: Any, x: Any, y: Any, share: Any, ends: Any, words: Any, place: Any) -> tuple[Any, Any]:
-        found = jnp.sum(jnp.where(share > 0, loss_in_training(weights, x, y, words, place), 0) * share)
+        # The choice comes last, because on processors XLA is slow at sums of products.
+        found = jnp.sum(jnp.where(share > 0, loss_in_training(weights, x, y, words, place) * share, 0))
         return found + jnp.where(ends, penalty(weights), 0) if objective.l2 else found, found
 
     # If all clients share the weights, a layer is one product for all of them, instead of one for each.
@@ -524,6 +542,7 @@ def compiled(work: Work) -> Callable[..., Any]:
         assert server is not None
         optimized = server_step(server.optimizer)
         rule = rule_of(server.aggregate) if needs_all(server.aggregate) else None
+        on_cpu = jax.default_backend() == "cpu"
 
         def contribution(sent: Any) -> Any:
             if not isinstance(server.aggregate, MeanOfSigns):
@@ -543,6 +562,9 @@ def compiled(work: Work) -> Callable[..., Any]:
                     all_votes.at[client].set(votes, mode="drop"),
                 )
                 return total, told, largest, last
+            if on_cpu and len(sent) <= sent.shape[1]:  # a product is faster than the sum of so few long rows
+                taken = jnp.where(done[:, None], contribution(sent), 0).astype(jnp.float64)
+                return total + jnp.matmul(votes, taken), told, largest, last
             taken = jnp.where(done[:, None], votes[:, None] * contribution(sent), 0)
             return total + jnp.sum(taken, axis=0), told, largest, last
 
