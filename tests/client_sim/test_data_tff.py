@@ -511,7 +511,7 @@ def test_values_that_are_not_packed_are_read_too() -> None:
         (field(1, field(1, field(2, field(1, b"") + field(3, b"")))), "several kinds"),
         (field(1, field(1, field(2, field(2, field(1, b"123"))))), "cut off"),
         (field(1, field(1, field(2, field(3, field(1, b"\x80"))))), "cut off"),
-        (field(1, field(1, field(2, field(3, field(1, b"\x80" * 11 + b"\x01"))))), "too long"),
+        (field(1, field(1, field(2, field(3, field(1, b"\x80" * 11 + b"\x01"))))), "too many bytes"),
         (field(1, field(1, field(2, field(3, field(2, b""))))), "has a field 2"),
     ],
 )
