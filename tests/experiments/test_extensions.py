@@ -533,7 +533,7 @@ def test_the_form_of_the_dashboard_has_their_settings() -> None:
         assert option.help
         assert "own" not in [each.value for each in choices[path].options]
         if name == "lion":
-            assert "``rate`` is that size" in option.help
+            assert "steps of the size ``rate``" in option.help
             assert [field.help for field in fields_of(option.children) if field.key == "rate"] == ["More than 0."]
     [model] = [each for each in choices["model"].options if each.value == "by-visits"]
     assert {"scale", "gradient", "margin"} <= {field.key for field in fields_of(model.children)}
