@@ -203,7 +203,7 @@ def test_a_held_version_is_told_on_top_and_left_behind_by_hand(
     held = replace(held, lineage=replace(held.lineage, guard=seen))
     dashboard.store.hold(held)
     page = drawn(chromium.new_page(dashboard.url + WALK))
-    expect(page.locator("#findings")).to_contain_text(f"Version {held.iteration} is held: the aggregated update")
+    expect(page.locator("#findings")).to_contain_text(f"Version {held.iteration} is held: the updates together are")
     expect(page.get_by_role("button", name="Publish it …")).to_be_visible()
     page.get_by_role("button", name="Discard it …").click()
     dialog = page.get_by_role("dialog", name=f"Discard version {held.iteration}")

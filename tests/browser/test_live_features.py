@@ -49,7 +49,7 @@ def test_the_weights_are_shown_by_feature_in_units_of_the_product(tmp_path: Path
             "rows => rows.map((row) => [...row.cells].map((c) => c.textContent))"
         )
         assert [row[:2] for row in rows] == [
-            ["shop_score number", "shop_score: 1 in place of 0"],
+            ["shop_score number", "shop_score: 1 instead of 0"],
             ["in_stock flag", "in_stock: true"],
             ["condition category", "condition: <b>new</b>"],
             ["condition", "condition: used"],
