@@ -171,10 +171,6 @@ def losses_by(objective: Objective) -> Callable[[Any, Any, Any], Any]:
     if own is not None:
         return lambda weights, x, y: jax.vmap(lambda one, target: own(weights, one[None], target[None]))(x, y)
 
-    def at_one(scores: Any, there: Any) -> Any:
-        """Return the score at the one position where ``there`` is true, or 0; the gradient needs no slow scatter."""
-        return jnp.sum(jnp.where(there, scores, 0), axis=-1)
-
     # Products with ones: on processors, XLA takes several times as long to add up short rows.
     def summed(values: Any) -> Any:
         """Return the sums of values (..., c), shape (..., 1)."""
@@ -218,7 +214,8 @@ def losses_by(objective: Objective) -> Callable[[Any, Any, Any], Any]:
         if objective.kind == "two classes":
             return jax.nn.softplus(x[..., 0]) - y * x[..., 0]
         is_it = jnp.arange(x.shape[-1]) == y.astype(jnp.int32)[..., None]
-        return jax.nn.logsumexp(x, axis=-1) - at_one(x, is_it)
+        of_it = jnp.sum(jnp.where(is_it, x, 0), axis=-1)  # instead of an index, whose gradient is a slow scatter
+        return jax.nn.logsumexp(x, axis=-1) - of_it
 
     return losses
 
